@@ -1,0 +1,217 @@
+"""The error tree: one base, classes by what a caller would do about them, stable kinds.
+
+Every error of this package is an `IcechunkError`. Its class says how to handle it; its `kind` is a
+code that never changes meaning and is safe to match on; its text says what is wrong, where, and
+what to do next, and may change at any time. This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """Stable, append-only codes. One code means one thing for ever."""
+
+    INTERNAL = "internal"
+    # not found
+    REPOSITORY_NOT_FOUND = "repository_not_found"
+    BRANCH_NOT_FOUND = "branch_not_found"
+    TAG_NOT_FOUND = "tag_not_found"
+    SNAPSHOT_NOT_FOUND = "snapshot_not_found"
+    NODE_NOT_FOUND = "node_not_found"
+    # already there
+    REPOSITORY_EXISTS = "repository_exists"
+    BRANCH_EXISTS = "branch_exists"
+    TAG_EXISTS = "tag_exists"
+    TAG_WAS_DELETED = "tag_was_deleted"
+    NODE_EXISTS = "node_exists"
+    # input
+    INVALID_NAME = "invalid_name"
+    INVALID_KEY = "invalid_key"
+    INVALID_ARGUMENT = "invalid_argument"
+    INVALID_METADATA = "invalid_metadata"
+    INVALID_CONFIG = "invalid_config"
+    # session state
+    READ_ONLY = "read_only"
+    NO_CHANGES = "no_changes"
+    SESSION_STATE = "session_state"
+    # races
+    CONFLICT = "conflict"
+    REBASE_FAILED = "rebase_failed"
+    ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    CONFIG_CHANGED = "config_changed"
+    FRAGMENT_OVERLAP = "fragment_overlap"
+    FRAGMENT_MISMATCH = "fragment_mismatch"
+    # storage
+    STORAGE_FAILED = "storage_failed"
+    STORAGE_UNREACHABLE = "storage_unreachable"
+    STORAGE_DENIED = "storage_denied"
+    STORAGE_THROTTLED = "storage_throttled"
+    STORAGE_UNSAFE = "storage_unsafe"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    CLOCK_SKEW = "clock_skew"
+    OUTSIDE_ROOT = "outside_root"
+    OBJECT_MISSING = "object_missing"
+    # stored bytes
+    FORMAT_INVALID = "format_invalid"
+    FORMAT_UNSUPPORTED = "format_unsupported"
+    LIMIT_EXCEEDED = "limit_exceeded"
+    # virtual chunks
+    VIRTUAL_DENIED = "virtual_denied"
+    VIRTUAL_CHANGED = "virtual_changed"
+    VIRTUAL_FAILED = "virtual_failed"
+    # maintenance
+    MAINTENANCE_REFUSED = "maintenance_refused"
+
+
+class IcechunkError(Exception):
+    """Base of everything this package raises; `kind` is stable, the text is not."""
+
+    default_kind = Kind.INTERNAL
+
+    def __init__(self, message: str, *, kind: Kind | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind or self.default_kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+class NotFoundError(IcechunkError):
+    """The named thing is not there. Create it, or correct the name."""
+
+    default_kind = Kind.REPOSITORY_NOT_FOUND
+
+
+class AlreadyExistsError(IcechunkError):
+    """The named thing is there already. Use it, or choose another name."""
+
+    default_kind = Kind.REPOSITORY_EXISTS
+
+
+class InvalidInputError(IcechunkError, ValueError):
+    """The caller passed something that can never work. Correct the call."""
+
+    default_kind = Kind.INVALID_ARGUMENT
+
+
+class SessionError(IcechunkError):
+    """The session is not in a state for this call. Open another, or finish this one."""
+
+    default_kind = Kind.SESSION_STATE
+
+
+class ReadOnlyError(SessionError):
+    """A write was tried through something that only reads."""
+
+    default_kind = Kind.READ_ONLY
+
+
+class ConflictError(IcechunkError):
+    """Somebody else moved the branch first. Rebase, then commit again."""
+
+    default_kind = Kind.CONFLICT
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected_parent: str | None = None,
+        actual_parent: str | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind)
+        self.expected_parent = expected_parent
+        self.actual_parent = actual_parent
+
+
+class RebaseFailedError(IcechunkError):
+    """Both sides changed the same thing and the solver may not choose. A person has to decide."""
+
+    default_kind = Kind.REBASE_FAILED
+
+    def __init__(
+        self, message: str, *, snapshot: str, conflicts: Sequence[Any], kind: Kind | None = None
+    ) -> None:
+        super().__init__(message, kind=kind)
+        self.snapshot = snapshot
+        self.conflicts = list(conflicts)
+
+
+class FragmentError(IcechunkError):
+    """Workers' results do not fit together or not to this session. Nothing was merged."""
+
+    default_kind = Kind.FRAGMENT_MISMATCH
+
+
+class StorageError(IcechunkError):
+    """The storage failed or refused. Retrying may help."""
+
+    default_kind = Kind.STORAGE_FAILED
+
+
+class AccessDeniedError(StorageError):
+    """The storage says no to these credentials. Retrying will not help."""
+
+    default_kind = Kind.STORAGE_DENIED
+
+
+class UnsafeStorageError(StorageError):
+    """The storage cannot give the guarantees a writer needs. Use another, or ask by name."""
+
+    default_kind = Kind.STORAGE_UNSAFE
+
+
+class OutcomeUnknownError(StorageError):
+    """A write may or may not have landed. Read before writing again; delete nothing."""
+
+    default_kind = Kind.OUTCOME_UNKNOWN
+
+
+class FormatError(IcechunkError):
+    """Stored bytes are not what the specification says. Retrying will not help."""
+
+    default_kind = Kind.FORMAT_INVALID
+
+
+class UnsupportedError(IcechunkError):
+    """The stored repository is sound but uses what this version does not do."""
+
+    default_kind = Kind.FORMAT_UNSUPPORTED
+
+
+class VirtualChunkError(IcechunkError):
+    """A virtual chunk could not be read from where it lives."""
+
+    default_kind = Kind.VIRTUAL_FAILED
+
+
+class VirtualAccessDeniedError(VirtualChunkError):
+    """No grant covers this location. Grant it when opening the repository, or leave it unread."""
+
+    default_kind = Kind.VIRTUAL_DENIED
+
+
+class VirtualChunkChangedError(VirtualChunkError):
+    """The foreign object is no longer the one that was referenced. Make the reference anew."""
+
+    default_kind = Kind.VIRTUAL_CHANGED
+
+
+class MaintenanceError(IcechunkError):
+    """Maintenance refused to go on; nothing was deleted after the point of refusal."""
+
+    default_kind = Kind.MAINTENANCE_REFUSED
+
+
+def _rebuild(
+    cls: type[IcechunkError], args: tuple[Any, ...], state: dict[str, Any]
+) -> IcechunkError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,108 @@
+"""What every generation of the format provides: a codec (bytes and model) and a layout (keys).
+
+How references move (conditional files, sequence files, one `repo` object) differs so much between
+generations that it lives with the effects, in `repository.ledgers`; the documents they exchange are
+encoded and decoded here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, SnapshotId
+from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
+
+
+class Generation(StrEnum):
+    """The stages of the format, by the names users give."""
+
+    DRAFT = "draft"
+    ALPHA1 = "alpha1"
+    ALPHA = "alpha"
+    V1 = "1"
+    V2 = "2"
+
+
+class FileType(StrEnum):
+    """Kinds of metadata files; the values are the `ic_file_type` of object metadata."""
+
+    SNAPSHOT = "snapshot"
+    MANIFEST = "manifest"
+    ATTRIBUTES = "attributes"
+    TRANSACTION_LOG = "transaction-log"
+    CHUNK = "chunk"
+    REPO_INFO = "repo-info"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one file may unpack to before it is refused as hostile."""
+
+    manifest_bytes: int = 4 << 30
+    other_bytes: int = 512 << 20
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Codec(Protocol):
+    """Bytes to values and back; `where` names the file in errors.
+
+    Invalid bytes raise `FormatError`. Decoding checks the identity: a file that says it is another
+    id than asked for is refused, except where old writers are known to have done that.
+    """
+
+    generation: Generation
+
+    def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The snapshot in the file `where`."""
+        ...
+
+    def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
+        """A whole file, header included, compressed at `level`."""
+        ...
+
+    def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
+        """The manifest in the file `where`, with orders, ranks and bounds checked."""
+        ...
+
+    def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
+        """A whole file. Erased rows must have been removed."""
+        ...
+
+    def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
+        """The transaction log in the file `where`."""
+        ...
+
+    def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
+        """A whole file."""
+        ...
+
+
+class Layout(Protocol):
+    """Keys of the immutable objects. Built from ids and constants only, never from names."""
+
+    snapshots: str
+    """Prefix of all snapshot keys, with its slash."""
+    manifests: str
+    transactions: str
+    chunks: str
+
+    def snapshot(self, identity: SnapshotId) -> str:
+        """Key of a snapshot file."""
+        ...
+
+    def manifest(self, identity: ManifestId) -> str:
+        """Key of a manifest file."""
+        ...
+
+    def transaction(self, identity: SnapshotId) -> str:
+        """Key of the log of a snapshot."""
+        ...
+
+    def chunk(self, identity: ChunkId) -> str:
+        """Key of a chunk file."""
+        ...

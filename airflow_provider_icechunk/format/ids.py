@@ -1,0 +1,88 @@
+"""Object ids: random bytes in memory, Crockford base 32 in names. Nothing is derived from content.
+
+Snapshots, manifests and chunks have 12 bytes (20 characters), nodes 8 (13 characters); two early
+generations used 16. Bits are taken most significant first and zero bits are appended on the right.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
+SnapshotId = NewType("SnapshotId", bytes)
+ManifestId = NewType("ManifestId", bytes)
+ChunkId = NewType("ChunkId", bytes)
+NodeId = NewType("NodeId", bytes)
+
+OBJECT_ID_SIZE = 12
+NODE_ID_SIZE = 8
+
+INITIAL_SNAPSHOT_ID = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
+"""The fixed id of the first snapshot of a repository in generations `1` (since 0.2.18) and `2`."""
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_LETTERS = np.frombuffer(_ALPHABET.encode(), np.uint8)
+_VALUES = np.full(256, 255, np.uint8)
+_VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
+
+
+def text_length(size: int) -> int:
+    """How many characters an id of `size` bytes has."""
+    return -(-size * 8 // 5)
+
+
+def encode_base32(data: bytes) -> str:
+    """Crockford base 32, upper case, without padding characters."""
+    length = text_length(len(data))
+    number = int.from_bytes(data, "big") << (length * 5 - len(data) * 8)
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range((length - 1) * 5, -1, -5))
+
+
+def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:
+    """The `size` bytes behind `text`; refuses other lengths, letters and non-zero padding bits."""
+    length = text_length(size)
+    spare = length * 5 - size * 8
+    try:
+        if len(text) != length:
+            raise ValueError
+        number = 0
+        for letter in text:
+            number = number << 5 | _ALPHABET.index(letter)
+        if number & ((1 << spare) - 1):
+            raise ValueError
+    except ValueError:
+        raise InvalidInputError(
+            f"{text[:64]!r} is not an id: expected {length} characters of {_ALPHABET}"
+        ) from None
+    return (number >> spare).to_bytes(size, "big")
+
+
+def encode_many(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """Texts of `(n, size)` ids as an `(n,)` array of fixed-width ASCII bytes."""
+    rows, size = ids.shape
+    length = text_length(size)
+    bits = np.unpackbits(np.ascontiguousarray(ids), axis=1)
+    bits = np.pad(bits, ((0, 0), (0, length * 5 - size * 8)))
+    weights = np.array([16, 8, 4, 2, 1], np.uint8)
+    values = (bits.reshape(rows, length, 5) * weights).sum(axis=2, dtype=np.uint8)
+    return np.ascontiguousarray(_LETTERS[values]).view(f"S{length}").reshape(rows)
+
+
+def decode_many(texts: NDArray[np.bytes_], size: int = OBJECT_ID_SIZE) -> NDArray[np.uint8]:
+    """The `(n, size)` ids behind fixed-width ASCII texts; refuses what is no id."""
+    length = text_length(size)
+    rows = len(texts)
+    letters = np.ascontiguousarray(texts, f"S{length}").view(np.uint8).reshape(rows, length)
+    values = _VALUES[letters]
+    bits = np.unpackbits(values[:, :, None], axis=2)[:, :, 3:].reshape(rows, length * 5)
+    wrong = (values == 255).any(axis=1) | bits[:, size * 8 :].any(axis=1)
+    if texts.dtype.itemsize != length and rows:
+        wrong |= np.char.str_len(texts) != length
+    if wrong.any():
+        first = texts[int(np.argmax(wrong))]
+        raise InvalidInputError(f"{bytes(first)!r} is not an id of {length} characters")
+    return np.packbits(bits[:, : size * 8], axis=1)

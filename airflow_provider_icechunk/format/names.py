@@ -1,0 +1,111 @@
+"""Names are judged here and nowhere else: node paths, branch and tag names, chunk keys.
+
+Reading is lenient where official writers were, writing is strict: a branch or tag name becomes part
+of a storage key only after `check_new_ref_name`, a node path only after `check_node_path`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+
+ROOT = "/"
+METADATA_FILE = "zarr.json"
+CHUNK_PREFIX = "c"
+MAIN = "main"
+
+_NEW_REF_NAME = re.compile(r"[A-Za-z0-9._-](?:[A-Za-z0-9._ -]*[A-Za-z0-9._-])?")
+_MAX_NAME = 240
+_MAX_INDEX = (1 << 32) - 1
+
+
+def check_new_ref_name(name: str, what: str = "branch") -> str:
+    """`name`, if it may be created: ASCII letters, digits, `.`, `_`, `-` and inner spaces.
+
+    Official libraries create others too, but lose those from listings on some storages.
+    """
+    problem = None
+    if not name:
+        problem = "it is empty"
+    elif name in (".", ".."):
+        problem = "`.` and `..` are not names"
+    elif len(name) > _MAX_NAME:
+        problem = f"it has {len(name)} characters, more than {_MAX_NAME}"
+    elif not _NEW_REF_NAME.fullmatch(name):
+        problem = "use ASCII letters, digits, `.`, `_`, `-` and inner spaces"
+    if problem:
+        raise InvalidInputError(
+            f"{name[:80]!r} cannot be the name of a {what}: {problem}", kind=Kind.INVALID_NAME
+        )
+    return name
+
+
+def check_ref_name(name: str, what: str = "branch") -> str:
+    """`name`, if it can be looked up: one path segment that cannot leave its folder."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > _MAX_NAME:
+        raise InvalidInputError(
+            f"{name[:80]!r} cannot be the name of a {what}: it must be one segment, not empty, "
+            "without `/` and not `.` or `..`",
+            kind=Kind.INVALID_NAME,
+        )
+    return name
+
+
+def check_node_path(path: str) -> str:
+    """`path`, if it is an absolute node path: `/` or segments without empty, `.` or `..` ones."""
+    if path == ROOT:
+        return path
+    segments = path.split("/")
+    problem = None
+    if segments[0] != "":
+        problem = "it must start with `/`"
+    elif any(not segment for segment in segments[1:]):
+        problem = "it has an empty segment"
+    elif any(segment in (".", "..") for segment in segments[1:]):
+        problem = "`.` and `..` are not segments"
+    elif "\0" in path:
+        problem = "it has a NUL character"
+    else:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            problem = "it is not valid Unicode"
+    if problem:
+        raise InvalidInputError(
+            f"{path[:200]!r} is not a node path: {problem}", kind=Kind.INVALID_NAME
+        )
+    return path
+
+
+def is_below(path: str, ancestor: str) -> bool:
+    """Whether `path` is a strict descendant of `ancestor`."""
+    if ancestor == ROOT:
+        return path != ROOT
+    return path.startswith(ancestor + "/")
+
+
+def parent_path(path: str) -> str | None:
+    """The path of the enclosing group; `None` for the root."""
+    if path == ROOT:
+        return None
+    head = path.rsplit("/", 1)[0]
+    return head or ROOT
+
+
+def base_name(path: str) -> str:
+    """The last segment; empty for the root."""
+    return path.rsplit("/", 1)[1]
+
+
+def parse_index(parts: list[str]) -> tuple[int, ...] | None:
+    """Chunk coordinates from the segments of a chunk key; `None` when they are none."""
+    numbers = []
+    for part in parts:
+        if not part.isascii() or not part.isdigit() or (len(part) > 1 and part[0] == "0"):
+            return None
+        number = int(part) if len(part) <= 10 else _MAX_INDEX + 1
+        if number > _MAX_INDEX:
+            return None
+        numbers.append(number)
+    return tuple(numbers)

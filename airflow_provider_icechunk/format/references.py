@@ -1,0 +1,452 @@
+"""Chunk references as columns: one row per chunk, one NumPy array per field.
+
+A manifest of a million chunks is a dozen arrays, not a million objects. The same type serves a
+decoded manifest, the edits of a session (where `RefKind.ERASED` rows remove a chunk) and what a
+worker hands back, so reading is `base.overlay(edits)`, merging workers is `overlay` as well, and a
+conflict is a test for common rows. A Python object per reference exists only at the edge, when one
+reference is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
+
+Index = tuple[int, ...]
+Extents = tuple[tuple[int, int], ...]
+"""One half-open range of chunk indices per dimension; empty for a 0-d array."""
+
+
+class RefKind(IntEnum):
+    """Where the bytes of a chunk are."""
+
+    ERASED = 0
+    """Nowhere: the row removes the chunk. Never in a manifest, only in edits."""
+    INLINE = 1
+    NATIVE = 2
+    VIRTUAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ETag:
+    """The foreign object must still have this entity tag."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastModified:
+    """The foreign object must not have been modified after this time."""
+
+    seconds: int
+    """Seconds since 1970 UTC; 32 bits on disk."""
+
+
+Checksum = ETag | LastModified
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """The bytes themselves."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A range of a chunk file of this repository. Several chunks may share a file."""
+
+    chunk_id: ChunkId
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """A range of a foreign object."""
+
+    location: str
+    offset: int
+    length: int
+    checksum: Checksum | None = None
+
+
+Payload = Inline | Native | Virtual
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """Binary search over ordered index rows."""
+
+    keys: NDArray[np.generic]
+    radix: Index | None
+    """Bounds the keys were numbered in; `None` when they are big-endian bytes."""
+
+    @classmethod
+    def over(cls, index: NDArray[np.uint32]) -> Self:
+        (keys,) = sort_keys(index)
+        if keys.dtype.kind == "S":
+            return cls(keys, None)
+        return cls(keys, tuple(int(top) + 1 for top in index.max(axis=0)))
+
+    def row(self, wanted: Sequence[int]) -> int | None:
+        key = self._key(wanted)
+        if key is None:
+            return None
+        row = int(np.searchsorted(self.keys, key))
+        return row if row < len(self.keys) and self.keys[row] == key else None
+
+    def _key(self, wanted: Sequence[int]) -> np.generic | None:
+        if self.radix is None:
+            if len(wanted) * 4 != self.keys.dtype.itemsize:
+                return None
+            if not all(0 <= number < 1 << 32 for number in wanted):
+                return None
+            key: np.generic = _big_endian(np.array([wanted], np.uint32))[0]
+            return key
+        if len(wanted) != len(self.radix):
+            return None
+        number = 0
+        for base, position in zip(self.radix, wanted, strict=True):
+            if not 0 <= position < base:
+                return None
+            number = number * base + position
+        return np.uint64(number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRefs:
+    """The references of one array. Rows are strictly increasing by index.
+
+    Build with `of` (sorts, last row of equal index wins), `from_items` or `empty`; the plain
+    constructor trusts its caller to keep the order, as decoders do after they checked it.
+    """
+
+    index: NDArray[np.uint32]
+    """`(n, d)` chunk coordinates, rows strictly increasing."""
+    kind: NDArray[np.uint8]
+    """`(n,)` values of `RefKind`."""
+    chunk_id: NDArray[np.uint8]
+    """`(n, 12)` object ids; zeros unless `NATIVE`."""
+    offset: NDArray[np.uint64]
+    """`(n,)` zero for `INLINE`."""
+    length: NDArray[np.uint64]
+    """`(n,)` bytes of the chunk, of every kind."""
+    span: NDArray[np.uint64]
+    """`(n, 2)` start and stop in `heap`: inline bytes, or the UTF-8 location of a virtual chunk."""
+    etag: NDArray[np.uint64]
+    """`(n, 2)` start and stop in `heap` of the entity tag; equal when there is none."""
+    modified: NDArray[np.uint32]
+    """`(n,)` last-modified checksum in seconds; 0 when there is none."""
+    heap: bytes | bytearray | memoryview = b""
+    """Backing bytes of `span` and `etag`; for a decoded manifest, the payload itself."""
+    _lookup: list[_Lookup] = field(default_factory=list, init=False, repr=False)
+    """Sort keys for `find`, made when first needed; derived, so not part of the value."""
+
+    @classmethod
+    def empty(cls, ndim: int, id_size: int = OBJECT_ID_SIZE) -> Self:
+        """No references, of an array with `ndim` dimensions."""
+        return cls.blank(np.zeros((0, ndim), np.uint32), id_size=id_size)
+
+    @classmethod
+    def blank(
+        cls,
+        index: NDArray[np.uint32],
+        *,
+        kind: RefKind = RefKind.ERASED,
+        id_size: int = OBJECT_ID_SIZE,
+    ) -> Self:
+        """Rows at `index` (already in order) with every other column constant and unallocated."""
+        rows = len(index)
+        return cls(
+            index=index,
+            kind=np.broadcast_to(np.uint8(kind), (rows,)),
+            chunk_id=np.broadcast_to(np.uint8(0), (rows, id_size)),
+            offset=np.broadcast_to(np.uint64(0), (rows,)),
+            length=np.broadcast_to(np.uint64(0), (rows,)),
+            span=np.broadcast_to(np.uint64(0), (rows, 2)),
+            etag=np.broadcast_to(np.uint64(0), (rows, 2)),
+            modified=np.broadcast_to(np.uint32(0), (rows,)),
+        )
+
+    @classmethod
+    def from_items(cls, ndim: int, items: Iterable[tuple[Index, Payload | None]]) -> ChunkRefs:
+        """Columns of single references; `None` erases. The last item of equal index wins."""
+        latest = dict(items)
+        rows = len(latest)
+        index = np.array(list(latest), np.uint32).reshape(rows, ndim)
+        kind = np.zeros(rows, np.uint8)
+        chunk_id = np.zeros((rows, OBJECT_ID_SIZE), np.uint8)
+        numbers = np.zeros((rows, 2), np.uint64)
+        spans = np.zeros((rows, 4), np.uint64)
+        modified = np.zeros(rows, np.uint32)
+        heap = bytearray()
+
+        def keep(data: bytes) -> tuple[int, int]:
+            start = len(heap)
+            heap.extend(data)
+            return start, len(heap)
+
+        for row, payload in enumerate(latest.values()):
+            match payload:
+                case None:
+                    continue
+                case Inline(data):
+                    kind[row] = RefKind.INLINE
+                    numbers[row, 1] = len(data)
+                    spans[row, :2] = keep(data)
+                case Native(identity, offset, length):
+                    kind[row] = RefKind.NATIVE
+                    chunk_id[row] = np.frombuffer(identity, np.uint8)
+                    numbers[row] = offset, length
+                case Virtual(location, offset, length, checksum):
+                    kind[row] = RefKind.VIRTUAL
+                    numbers[row] = offset, length
+                    spans[row, :2] = keep(location.encode())
+                    match checksum:
+                        case ETag(value):
+                            spans[row, 2:] = keep(value.encode())
+                        case LastModified(seconds):
+                            modified[row] = seconds
+                        case None:
+                            pass
+        return cls.of(
+            cls(
+                index=index,
+                kind=kind,
+                chunk_id=chunk_id,
+                offset=numbers[:, 0],
+                length=numbers[:, 1],
+                span=spans[:, :2],
+                etag=spans[:, 2:],
+                modified=modified,
+                heap=bytes(heap),
+            )
+        )
+
+    @staticmethod
+    def of(rows: ChunkRefs) -> ChunkRefs:
+        """The same rows in order; of rows with equal index the last one stays."""
+        if len(rows) < 2:
+            return rows
+        (keys,) = sort_keys(rows.index)
+        if bool(np.all(np.less(keys[:-1], keys[1:]))):
+            return rows
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        last = np.append(keys[1:] != keys[:-1], True)
+        return rows.take(order[last])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the array."""
+        return int(self.index.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by the columns and the heap, about."""
+        return self.index.nbytes + len(self) * (1 + 12 + 8 + 8 + 16 + 16 + 4) + len(self.heap)
+
+    def __getitem__(self, row: int) -> Payload | None:
+        """The reference in one row; `None` for an erased one."""
+        match RefKind(int(self.kind[row])):
+            case RefKind.ERASED:
+                return None
+            case RefKind.INLINE:
+                return Inline(self._heap_bytes(self.span[row]))
+            case RefKind.NATIVE:
+                return Native(
+                    ChunkId(self.chunk_id[row].tobytes()),
+                    int(self.offset[row]),
+                    int(self.length[row]),
+                )
+            case RefKind.VIRTUAL:
+                return Virtual(
+                    self._text(self.span[row], "location"),
+                    int(self.offset[row]),
+                    int(self.length[row]),
+                    self._checksum(row),
+                )
+
+    def find_row(self, index: Sequence[int]) -> int | None:
+        """The row of `index`, or `None` when there is none."""
+        if not len(self):
+            return None
+        if not self._lookup:
+            self._lookup.append(_Lookup.over(self.index))
+        return self._lookup[0].row(index)
+
+    def find(self, index: Sequence[int]) -> Payload | None:
+        """The reference at `index`, or `None` when there is none or it is erased."""
+        row = self.find_row(index)
+        return None if row is None else self[row]
+
+    def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Self:
+        """Selected rows over the same heap; the caller keeps them in order."""
+        return replace(
+            self,
+            index=self.index[rows],
+            kind=self.kind[rows],
+            chunk_id=self.chunk_id[rows],
+            offset=self.offset[rows],
+            length=self.length[rows],
+            span=self.span[rows],
+            etag=self.etag[rows],
+            modified=self.modified[rows],
+        )
+
+    def overlay(self, newer: ChunkRefs) -> ChunkRefs:
+        """These references, replaced by `newer` wherever both speak; erasures stay as rows."""
+        if not len(newer):
+            return self
+        if not len(self):
+            return newer
+        return self.of(concatenate([self, newer]))
+
+    def without_erased(self) -> Self:
+        """Only the rows that have bytes."""
+        keep = self.kind != RefKind.ERASED
+        return self if keep.all() else self.take(keep)
+
+    def inside(self, extents: Extents) -> NDArray[np.bool_]:
+        """Which rows lie inside `extents`."""
+        if not self.ndim:
+            return np.ones(len(self), np.bool_)
+        low = np.array([start for start, _ in extents], np.uint64)
+        high = np.array([stop for _, stop in extents], np.uint64)
+        return np.asarray(((self.index >= low) & (self.index < high)).all(axis=1))
+
+    def without(self, other: NDArray[np.uint32]) -> Self:
+        """These references except those at the coordinates `other`."""
+        hit = common_rows(self.index, other)
+        return self.take(~hit) if hit.any() else self
+
+    def extents(self) -> Extents:
+        """The bounding box of the rows; meaningless, and refused, when there are none."""
+        if not len(self):
+            raise InvalidInputError("no chunk references: there is no bounding box")
+        low, high = self.index.min(axis=0), self.index.max(axis=0)
+        return tuple((int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
+
+    def compact(self) -> Self:
+        """The same rows over a heap that holds only the bytes they use."""
+        used = np.concatenate([self.span, self.etag]) if len(self) else np.zeros((0, 2), np.uint64)
+        used = used[used[:, 1] > used[:, 0]]
+        if int((used[:, 1] - used[:, 0]).sum()) * 2 >= len(self.heap):
+            return self
+        unique, inverse = np.unique(used, axis=0, return_inverse=True)
+        view = memoryview(self.heap)
+        heap = b"".join(view[int(start) : int(stop)] for start, stop in unique)
+        ends = np.cumsum(unique[:, 1] - unique[:, 0], dtype=np.uint64)
+        moved = np.stack([ends - (unique[:, 1] - unique[:, 0]), ends], axis=1)[inverse.reshape(-1)]
+        both = np.zeros((2 * len(self), 2), np.uint64)
+        both[np.concatenate([_filled(self.span), _filled(self.etag)])] = moved
+        return replace(self, span=both[: len(self)], etag=both[len(self) :], heap=heap)
+
+    def locations(self) -> list[str]:
+        """Distinct locations of the virtual references, sorted."""
+        spans = np.unique(self.span[self.kind == RefKind.VIRTUAL], axis=0)
+        return sorted({self._text(span, "location") for span in spans})
+
+    def native_ids(self) -> NDArray[np.uint8]:
+        """`(m, 12)` ids of the chunk files in use, with repetitions."""
+        return np.asarray(self.chunk_id[self.kind == RefKind.NATIVE])
+
+    def _checksum(self, row: int) -> Checksum | None:
+        if self.etag[row, 1] > self.etag[row, 0]:
+            return ETag(self._text(self.etag[row], "entity tag"))
+        return LastModified(int(self.modified[row])) if self.modified[row] else None
+
+    def _heap_bytes(self, span: NDArray[np.uint64]) -> bytes:
+        return bytes(self.heap[int(span[0]) : int(span[1])])
+
+    def _text(self, span: NDArray[np.uint64], what: str) -> str:
+        try:
+            return self._heap_bytes(span).decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"the {what} of a virtual chunk is not UTF-8") from None
+
+
+def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
+    """All rows one after the other over one heap; order and uniqueness are up to the caller."""
+    if len(parts) == 1:
+        return parts[0]
+    if len({part.ndim for part in parts}) != 1:
+        raise InvalidInputError("references of arrays with different ranks cannot be joined")
+    heaps: dict[int, int] = {}
+    heap = bytearray()
+    for part in parts:
+        if id(part.heap) not in heaps:
+            heaps[id(part.heap)] = len(heap)
+            heap += part.heap
+    shifts = [np.uint64(heaps[id(part.heap)]) for part in parts]
+    return ChunkRefs(
+        index=np.concatenate([part.index for part in parts]),
+        kind=np.concatenate([part.kind for part in parts]),
+        chunk_id=np.concatenate([part.chunk_id for part in parts]),
+        offset=np.concatenate([part.offset for part in parts]),
+        length=np.concatenate([part.length for part in parts]),
+        span=np.concatenate([p.span + s for p, s in zip(parts, shifts, strict=True)]),
+        etag=np.concatenate([p.etag + s for p, s in zip(parts, shifts, strict=True)]),
+        modified=np.concatenate([part.modified for part in parts]),
+        heap=bytes(heap),
+    )
+
+
+def sort_keys(*indexes: NDArray[np.uint32]) -> list[NDArray[np.generic]]:
+    """One sortable scalar per row, comparable across all the given index columns.
+
+    The scalars are row-major numbers of the common bounding box where that fits 64 bits, and
+    big-endian bytes otherwise; both order exactly as the index tuples do.
+    """
+    ndim = indexes[0].shape[1]
+    radix = [
+        max((int(part[:, axis].max()) + 1 for part in indexes if len(part)), default=1)
+        for axis in range(ndim)
+    ]
+    if _product(radix) < 1 << 63:
+        return [_numbers(part, radix) for part in indexes]
+    return [_big_endian(part) for part in indexes]
+
+
+def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which rows of `index` also occur in `other`."""
+    if not len(index) or not len(other):
+        return np.zeros(len(index), np.bool_)
+    mine, theirs = sort_keys(index, other)
+    return np.isin(mine, theirs)
+
+
+def _numbers(index: NDArray[np.uint32], radix: Sequence[int]) -> NDArray[np.generic]:
+    keys = np.zeros(len(index), np.uint64)
+    for axis, base in enumerate(radix):
+        keys *= np.uint64(base)
+        keys += index[:, axis]
+    return keys
+
+
+def _big_endian(index: NDArray[np.uint32]) -> NDArray[np.generic]:
+    rows, ndim = index.shape
+    return np.ascontiguousarray(index, ">u4").view(f"S{4 * ndim}").reshape(rows)
+
+
+def _filled(spans: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    return np.asarray(spans[:, 1] > spans[:, 0])
+
+
+def _product(numbers: Iterable[int]) -> int:
+    total = 1
+    for number in numbers:
+        total *= number
+    return total

@@ -1,0 +1,34 @@
+"""A transaction log: what one commit changed, in ids and columns. Conflicts are decided from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
+
+Coordinates = NDArray[np.uint32]
+"""`(n, d)` chunk coordinates, rows strictly increasing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionLog:
+    """Nodes and chunks that one commit touched.
+
+    A node that the commit created is only in `new_*`, also when it was updated later; a node
+    created and deleted in one session is nowhere. `updated_chunks` lists written and deleted
+    coordinates, for new arrays too.
+    """
+
+    id: SnapshotId
+    new_groups: frozenset[NodeId] = frozenset()
+    new_arrays: frozenset[NodeId] = frozenset()
+    deleted_groups: frozenset[NodeId] = frozenset()
+    deleted_arrays: frozenset[NodeId] = frozenset()
+    updated_groups: frozenset[NodeId] = frozenset()
+    updated_arrays: frozenset[NodeId] = frozenset()
+    updated_chunks: Mapping[NodeId, Coordinates] = field(default_factory=dict)
+    """Per array its coordinates; the arrays in the order of their ids."""

@@ -1,0 +1,1 @@
+"""Encodings that generations share: FlatBuffers, MessagePack, bounded zstd. Pure, hostile-proof."""

@@ -1,0 +1,127 @@
+"""The ledger: which snapshot each branch and tag names, and the stored configuration.
+
+Everything else in a repository is immutable. Each generation keeps its ledger in another form
+(conditional reference files, numbered files, one `repo` object), so this is the seam behind which
+they differ. A ledger does no policy: it validates names, it moves references atomically, and it
+says as a value who won.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.generations.base import Codec, Generation, Layout
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.storage.base import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The branch names the new snapshot now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The branch was not where the caller believed; nothing changed."""
+
+    actual: SnapshotId | None
+    """Where it is instead; `None` if there is no such branch any more."""
+
+
+class Creation(Enum):
+    """What became of creating a name."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    WAS_DELETED = "was deleted"
+    """A tag of this name existed once; its name is never free again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """The configuration in the repository and the state it was read in."""
+
+    config: RepositoryConfig
+    version: Version
+
+
+class Ledger(Protocol):
+    """References and configuration of one repository in one generation."""
+
+    generation: Generation
+    codec: Codec
+    layout: Layout
+
+    def initialize(self, first: Snapshot) -> bool:
+        """Make branch `main` name `first`, whose file is stored already. False: it exists."""
+        ...
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """All branches by name, sorted."""
+        ...
+
+    def branch(self, name: str) -> SnapshotId | None:
+        """Where the branch is; `None` if there is none."""
+        ...
+
+    def create_branch(self, name: str, to: SnapshotId) -> Creation:
+        """Create a branch unless it exists. The name was checked."""
+        ...
+
+    def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
+        """Move the branch from `expected` to `snapshot`, a child whose files are all stored."""
+        ...
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
+        """Move the branch to any snapshot if it still is at `expected`."""
+        ...
+
+    def delete_branch(self, name: str) -> bool:
+        """Delete the branch. False: there was none."""
+        ...
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """All tags that were not deleted, by name, sorted."""
+        ...
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What the tag names; `None` if there is none or it was deleted."""
+        ...
+
+    def deleted_tags(self) -> list[str]:
+        """Names of deleted tags, sorted."""
+        ...
+
+    def create_tag(self, name: str, to: SnapshotId) -> Creation:
+        """Create a tag unless it exists or existed. The name was checked."""
+        ...
+
+    def delete_tag(self, name: str) -> bool:
+        """Bury the tag for ever. False: there was none."""
+        ...
+
+    def config(self) -> StoredConfig | None:
+        """The stored configuration, if there is one."""
+        ...
+
+    def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
+        """Store the configuration if it still is at `expected` (`None`: there is none yet).
+
+        Returns its new state, or `None` if somebody else was faster.
+        """
+        ...
+
+    def parent(self, snapshot: Snapshot) -> SnapshotId | None:
+        """The parent of a snapshot; `None` at the root of its line."""
+        ...
+
+    def relocate(self, missing: SnapshotId) -> SnapshotId | None:
+        """Under which id a snapshot is stored that is not under its own; `None` for unknown.
+
+        Only for `alpha`, whose early writers gave the first snapshot a wrong file name.
+        """
+        ...
