@@ -1,0 +1,297 @@
+"""The configuration of a repository: what somebody chose, and what that amounts to.
+
+`RepositoryConfig` and its parts have the official names and can be changed by assignment; a value
+of `None` was not chosen. `RepositoryConfig.resolved` fills in the defaults and gives the engine one
+frozen value to work with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+from airflow_provider_icechunk.format.config_conditions import (
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+)
+from airflow_provider_icechunk.format.config_settings import (
+    U8,
+    U16,
+    U32,
+    U64,
+    Settings,
+    one,
+    whole,
+)
+from airflow_provider_icechunk.format.config_stores import (
+    ObjectStoreConfig,
+    S3Options,
+    VirtualChunkContainer,
+)
+
+__all__ = [
+    "CachingConfig",
+    "CompressionAlgorithm",
+    "CompressionConfig",
+    "ManifestConfig",
+    "ManifestPreloadCondition",
+    "ManifestPreloadConfig",
+    "ManifestSplitCondition",
+    "ManifestSplitDimCondition",
+    "ManifestSplittingConfig",
+    "ObjectStoreConfig",
+    "RepositoryConfig",
+    "ResolvedConfig",
+    "ResolvedStorage",
+    "S3Options",
+    "StorageConcurrencySettings",
+    "StorageRetriesSettings",
+    "StorageSettings",
+    "VirtualChunkContainer",
+]
+
+_MAX_ZSTD_LEVEL = 22
+_COORDINATES = (
+    r"^(t|time|date|year|month|week|day|hour|min)[0-9]*$"
+    r"|^(x|y|z|i|j|ni|nj|lat|lon|latitude|longitude|nlat|nlon|rlat|rlon)[0-9]*$"
+    r"|^(level|lev|depth|height|altitude|pressure|isobaric|sigma)[a-z_]*[0-9]*$"
+)
+_SMALL_COORDINATES = ManifestPreloadCondition.name_matches(
+    _COORDINATES
+) & ManifestPreloadCondition.num_refs(None, 1001)
+
+
+class CompressionAlgorithm(Enum):
+    """How metadata files are compressed."""
+
+    Zstd = 0
+
+    @staticmethod
+    def default() -> CompressionAlgorithm:
+        """The only algorithm there is."""
+        return CompressionAlgorithm.Zstd
+
+
+@dataclass(slots=True)
+class CompressionConfig(Settings):
+    """Compression of metadata files; chunks are compressed by Zarr, not here."""
+
+    algorithm: CompressionAlgorithm | None = field(default=None, metadata=one(CompressionAlgorithm))
+    level: int | None = field(default=None, metadata=whole(U8))
+
+    @staticmethod
+    def default() -> CompressionConfig:
+        """Nothing chosen."""
+        return CompressionConfig()
+
+
+@dataclass(slots=True)
+class CachingConfig(Settings):
+    """How much is kept in memory, by kind of thing."""
+
+    num_snapshot_nodes: int | None = field(default=None, metadata=whole(U64))
+    num_chunk_refs: int | None = field(default=None, metadata=whole(U64))
+    num_transaction_changes: int | None = field(default=None, metadata=whole(U64))
+    num_bytes_attributes: int | None = field(default=None, metadata=whole(U64))
+    num_bytes_chunks: int | None = field(default=None, metadata=whole(U64))
+
+    @staticmethod
+    def default() -> CachingConfig:
+        """Nothing chosen."""
+        return CachingConfig()
+
+
+@dataclass(slots=True)
+class ManifestPreloadConfig(Settings):
+    """Which manifests are loaded in advance, and how many references at most."""
+
+    max_total_refs: int | None = field(default=None, metadata=whole(U32))
+    preload_if: ManifestPreloadCondition | None = field(
+        default=None, metadata=one(ManifestPreloadCondition)
+    )
+
+
+@dataclass(slots=True)
+class ManifestConfig(Settings):
+    """How manifests are split and preloaded."""
+
+    preload: ManifestPreloadConfig | None = field(
+        default=None, metadata=one(ManifestPreloadConfig, merge=False)
+    )
+    splitting: ManifestSplittingConfig | None = field(
+        default=None, metadata=one(ManifestSplittingConfig, merge=False)
+    )
+
+
+@dataclass(slots=True)
+class StorageRetriesSettings(Settings):
+    """How often and how patiently a failed request is tried again."""
+
+    max_tries: int | None = field(default=None, metadata=whole(U16, minimum=1))
+    initial_backoff_ms: int | None = field(default=None, metadata=whole(U32))
+    max_backoff_ms: int | None = field(default=None, metadata=whole(U32))
+
+
+@dataclass(slots=True)
+class StorageConcurrencySettings(Settings):
+    """How a large object is fetched in parts."""
+
+    max_concurrent_requests_for_object: int | None = field(
+        default=None, metadata=whole(U16, minimum=1)
+    )
+    ideal_concurrent_request_size: int | None = field(default=None, metadata=whole(U64, minimum=1))
+
+
+@dataclass(slots=True)
+class StorageSettings(Settings):
+    """How the storage is used."""
+
+    concurrency: StorageConcurrencySettings | None = field(
+        default=None, metadata=one(StorageConcurrencySettings)
+    )
+    retries: StorageRetriesSettings | None = field(
+        default=None, metadata=one(StorageRetriesSettings)
+    )
+    unsafe_use_conditional_create: bool | None = field(default=None, metadata=one(bool))
+    unsafe_use_conditional_update: bool | None = field(default=None, metadata=one(bool))
+    unsafe_use_metadata: bool | None = field(default=None, metadata=one(bool))
+    storage_class: str | None = field(default=None, metadata=one(str))
+    metadata_storage_class: str | None = field(default=None, metadata=one(str))
+    chunks_storage_class: str | None = field(default=None, metadata=one(str))
+    minimum_size_for_multipart_upload: int | None = field(default=None, metadata=whole(U64))
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedStorage:
+    """`StorageSettings` with every default filled in."""
+
+    max_concurrent_requests_for_object: int = 18
+    ideal_concurrent_request_size: int = 12 * 1024 * 1024
+    max_tries: int = 10
+    initial_backoff_ms: int = 100
+    max_backoff_ms: int = 180_000
+    use_conditional_create: bool = True
+    use_conditional_update: bool = True
+    use_metadata: bool = True
+    metadata_storage_class: str | None = None
+    chunks_storage_class: str | None = None
+    minimum_size_for_multipart_upload: int = 100 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """`RepositoryConfig` with every default filled in."""
+
+    inline_chunk_threshold_bytes: int = 512
+    """Chunks smaller than this are kept in the manifest."""
+    get_partial_values_concurrency: int = 10
+    compression_level: int = 3
+    max_concurrent_requests: int = 256
+    num_snapshot_nodes: int = 500_000
+    num_chunk_refs: int = 15_000_000
+    num_transaction_changes: int = 0
+    num_bytes_attributes: int = 0
+    num_bytes_chunks: int = 0
+    preload_max_total_refs: int = 10_000
+    preload_if: ManifestPreloadCondition = _SMALL_COORDINATES
+    splitting: ManifestSplittingConfig = field(default_factory=ManifestSplittingConfig)
+    storage: ResolvedStorage = field(default_factory=ResolvedStorage)
+
+
+@dataclass(slots=True)
+class RepositoryConfig(Settings):
+    """Everything that can be chosen about a repository.
+
+    Stored with the repository by `Repository.save_config`; what the caller gives when opening goes
+    before what is stored, setting by setting, except `virtual_chunk_containers` and the parts of
+    `manifest`, which replace the stored ones as a whole.
+    """
+
+    inline_chunk_threshold_bytes: int | None = field(default=None, metadata=whole(U16))
+    get_partial_values_concurrency: int | None = field(default=None, metadata=whole(U16))
+    compression: CompressionConfig | None = field(default=None, metadata=one(CompressionConfig))
+    max_concurrent_requests: int | None = field(default=None, metadata=whole(U16))
+    caching: CachingConfig | None = field(default=None, metadata=one(CachingConfig))
+    storage: StorageSettings | None = field(default=None, metadata=one(StorageSettings))
+    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = field(
+        default=None, metadata=one(Mapping)
+    )
+    manifest: ManifestConfig | None = field(default=None, metadata=one(ManifestConfig))
+
+    @staticmethod
+    def default() -> RepositoryConfig:
+        """Nothing chosen."""
+        return RepositoryConfig()
+
+    def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
+        """The container with the URL prefix `name`."""
+        return (self.virtual_chunk_containers or {}).get(name)
+
+    def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
+        """Add a container, in the place of one with the same URL prefix."""
+        problem = cont.problem()
+        if problem:
+            raise InvalidInputError(
+                f"{cont.url_prefix!r} cannot be a virtual chunk container: {problem}",
+                kind=Kind.INVALID_CONFIG,
+            )
+        self.virtual_chunk_containers = {
+            **(self.virtual_chunk_containers or {}),
+            cont.url_prefix: cont,
+        }
+
+    def clear_virtual_chunk_containers(self) -> None:
+        """Have no containers. Stored ones are then replaced by none, not kept."""
+        self.virtual_chunk_containers = {}
+
+    def resolved(self, storage_defaults: StorageSettings | None = None) -> ResolvedConfig:
+        """What this configuration amounts to.
+
+        `storage_defaults` are the defaults of a particular storage, which what is chosen overrides.
+        """
+        compression = self.compression or CompressionConfig()
+        manifest = self.manifest or ManifestConfig()
+        preload = manifest.preload or ManifestPreloadConfig()
+        caching = self.caching or CachingConfig()
+        storage = (storage_defaults or StorageSettings()).merge(self.storage or StorageSettings())
+        level = compression.level
+        chosen = {
+            "inline_chunk_threshold_bytes": self.inline_chunk_threshold_bytes,
+            "get_partial_values_concurrency": self.get_partial_values_concurrency,
+            "compression_level": None if level is None else min(level, _MAX_ZSTD_LEVEL),
+            "max_concurrent_requests": self.max_concurrent_requests,
+            "num_snapshot_nodes": caching.num_snapshot_nodes,
+            "num_chunk_refs": caching.num_chunk_refs,
+            "num_transaction_changes": caching.num_transaction_changes,
+            "num_bytes_attributes": caching.num_bytes_attributes,
+            "num_bytes_chunks": caching.num_bytes_chunks,
+            "preload_max_total_refs": preload.max_total_refs,
+            "preload_if": preload.preload_if,
+            "splitting": manifest.splitting,
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return ResolvedConfig(storage=_resolved_storage(storage), **given)  # type: ignore[arg-type]
+
+
+def _resolved_storage(settings: StorageSettings) -> ResolvedStorage:
+    concurrency = settings.concurrency or StorageConcurrencySettings()
+    retries = settings.retries or StorageRetriesSettings()
+    chosen = {
+        "max_concurrent_requests_for_object": concurrency.max_concurrent_requests_for_object,
+        "ideal_concurrent_request_size": concurrency.ideal_concurrent_request_size,
+        "max_tries": retries.max_tries,
+        "initial_backoff_ms": retries.initial_backoff_ms,
+        "max_backoff_ms": retries.max_backoff_ms,
+        "use_conditional_create": settings.unsafe_use_conditional_create,
+        "use_conditional_update": settings.unsafe_use_conditional_update,
+        "use_metadata": settings.unsafe_use_metadata,
+        "metadata_storage_class": settings.metadata_storage_class or settings.storage_class,
+        "chunks_storage_class": settings.chunks_storage_class or settings.storage_class,
+        "minimum_size_for_multipart_upload": settings.minimum_size_for_multipart_upload,
+    }
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return ResolvedStorage(**given)  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""What every group of settings has in common: optional values, checked when set, mergeable.
+
+A setting that is `None` was not given; defaults are filled in by `RepositoryConfig.resolved`, not
+here, so that a stored configuration keeps saying only what somebody chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+
+Check = Callable[[object], str | None]
+"""Says what is wrong with a value, or `None`."""
+
+U8 = (1 << 8) - 1
+U16 = (1 << 16) - 1
+U32 = (1 << 32) - 1
+U64 = (1 << 64) - 1
+
+
+@dataclass(kw_only=True, slots=True)
+class Settings:
+    """A group of optional settings that can be changed by assignment, like the official ones."""
+
+    extra: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+    """Keys of a stored configuration that this version does not know, kept for rewriting."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        check = _checks(type(self)).get(name)
+        problem = check(value) if check is not None and value is not None else None
+        if problem:
+            raise InvalidInputError(
+                f"{type(self).__name__}.{name} {problem}", kind=Kind.INVALID_CONFIG
+            )
+        object.__setattr__(self, name, value)
+
+    def merge(self, other: Self) -> Self:
+        """These settings, replaced by those of `other` wherever `other` has one."""
+        merged: dict[str, Any] = {}
+        for item in fields(self):
+            mine, theirs = getattr(self, item.name), getattr(other, item.name)
+            if item.name == "extra":
+                merged["extra"] = {**mine, **theirs}
+            elif isinstance(mine, Settings) and isinstance(theirs, Settings) and _deep(item):
+                merged[item.name] = mine.merge(theirs)
+            else:
+                merged[item.name] = mine if theirs is None else theirs
+        return type(self)(**merged)
+
+
+def whole(maximum: int, minimum: int = 0) -> Mapping[str, Any]:
+    """Metadata of a field for a whole number or nothing."""
+
+    def check(value: object) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"must be a whole number, not {type(value).__name__}"
+        if not minimum <= value <= maximum:
+            return f"must be from {minimum} to {maximum}, not {value}"
+        return None
+
+    return {"check": check}
+
+
+def one(kind: type, *, merge: bool = True) -> Mapping[str, Any]:
+    """Metadata of a field for a value of type `kind` or nothing.
+
+    With `merge` off, merging replaces a group of settings as a whole.
+    """
+    return {"check": _of(kind), "kind": kind, "merge": merge}
+
+
+def _of(kind: type) -> Check:
+    def check(value: object) -> str | None:
+        if isinstance(value, kind):
+            return None
+        return f"must be a {kind.__name__}, not {type(value).__name__}"
+
+    return check
+
+
+def _deep(item: Any) -> bool:
+    return bool(item.metadata.get("merge", True))
+
+
+_CHECKS: dict[type, dict[str, Check]] = {}
+
+
+def _checks(cls: type[Settings]) -> dict[str, Check]:
+    known = _CHECKS.get(cls)
+    if known is None:
+        known = {f.name: f.metadata["check"] for f in fields(cls) if "check" in f.metadata}
+        _CHECKS[cls] = known
+    return known

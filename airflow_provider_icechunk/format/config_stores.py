@@ -1,0 +1,182 @@
+"""How foreign objects are reached: descriptions of stores, and containers of virtual chunks.
+
+These values describe and never grant: a container that is stored in a repository says where its
+virtual chunks are, and nothing is read from there before the caller authorises it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_icechunk.format.config_settings import U32, Settings, one, whole
+
+
+@dataclass(slots=True)
+class S3Options(Settings):
+    """How to reach an S3 or S3-compatible service."""
+
+    region: str | None = field(default=None, metadata=one(str))
+    endpoint_url: str | None = field(default=None, metadata=one(str))
+    allow_http: bool = field(default=False, metadata=one(bool))
+    anonymous: bool = field(default=False, metadata=one(bool))
+    force_path_style: bool = field(default=False, metadata=one(bool))
+    network_stream_timeout_seconds: int | None = field(default=None, metadata=whole(U32))
+    requester_pays: bool = field(default=False, metadata=one(bool))
+
+
+class ObjectStoreConfig:
+    """The kinds of stores virtual chunks can live in."""
+
+    @dataclass(frozen=True, slots=True)
+    class InMemory:
+        """The memory of this process."""
+
+    @dataclass(frozen=True, slots=True)
+    class LocalFileSystem:
+        """A directory of this machine."""
+
+        path: str
+
+    @dataclass(frozen=True)
+    class S3Compatible:
+        """A service that speaks the S3 protocol."""
+
+        options: S3Options
+
+    @dataclass(frozen=True)
+    class S3:
+        """Amazon S3."""
+
+        options: S3Options
+
+    @dataclass(frozen=True)
+    class Gcs:
+        """Google Cloud Storage. Kept in configurations; reading from it is not supported."""
+
+        opts: Mapping[str, str] | None = None
+
+    @dataclass(frozen=True)
+    class Azure:
+        """Azure Blob Storage. Kept in configurations; reading from it is not supported."""
+
+        opts: Mapping[str, str] | None = None
+
+    @dataclass(frozen=True)
+    class Tigris:
+        """Tigris, through its S3 protocol."""
+
+        opts: S3Options
+
+    @dataclass(frozen=True)
+    class Http:
+        """A web server, read with range requests."""
+
+        opts: Mapping[str, str] | None = None
+
+    @dataclass(frozen=True)
+    class Unknown:
+        """A kind that a stored configuration names and this version does not know."""
+
+        tag: str
+        content: object = field(default=None, compare=True)
+
+
+AnyObjectStoreConfig = (
+    ObjectStoreConfig.InMemory
+    | ObjectStoreConfig.LocalFileSystem
+    | ObjectStoreConfig.S3
+    | ObjectStoreConfig.S3Compatible
+    | ObjectStoreConfig.Gcs
+    | ObjectStoreConfig.Azure
+    | ObjectStoreConfig.Tigris
+    | ObjectStoreConfig.Http
+    | ObjectStoreConfig.Unknown
+)
+
+_SCHEMES: dict[type, tuple[str, ...]] = {
+    ObjectStoreConfig.S3: ("s3",),
+    ObjectStoreConfig.S3Compatible: ("s3",),
+    ObjectStoreConfig.Tigris: ("s3", "tigris"),
+    ObjectStoreConfig.Gcs: ("gcs", "gs"),
+    ObjectStoreConfig.Azure: ("az", "azure", "abfs"),
+    ObjectStoreConfig.Http: ("http", "https"),
+    ObjectStoreConfig.LocalFileSystem: ("file",),
+}
+
+
+@dataclass(slots=True)
+class VirtualChunkContainer(Settings):
+    """A place of virtual chunks: all locations below a URL prefix, and the store behind them."""
+
+    url_prefix: str
+    store: AnyObjectStoreConfig
+    name: str | None = field(default=None, kw_only=True)
+
+    def problem(self) -> str | None:
+        """What makes this container unusable, or `None`.
+
+        Containers that old versions stored often are unusable; they are kept and never used.
+        """
+        scheme, separator, rest = self.url_prefix.partition("://")
+        host, _, path = rest.partition("/")
+        schemes = _SCHEMES.get(type(self.store), ())
+        if not self.url_prefix.endswith("/"):
+            return "the url_prefix must end with `/`"
+        if not separator or scheme.lower() not in schemes:
+            expected = " or ".join(f"{known}://" for known in schemes) or "another store"
+            return f"this kind of store needs {expected}, not {scheme}://"
+        if "@" in host:
+            return "the url_prefix must not carry a user name or password"
+        if scheme.lower() != "file":
+            return None if host else "the url_prefix must name a host or bucket"
+        if not path.strip("/"):
+            return "the url_prefix must name a directory"
+        if any(segment in (".", "..") for segment in path.split("/")):
+            return "the url_prefix must be a canonical path"
+        return None
+
+
+def http_store(opts: Mapping[str, str] | None = None) -> ObjectStoreConfig.Http:
+    """Describe a web server that virtual chunks are read from."""
+    return ObjectStoreConfig.Http(opts)
+
+
+def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
+    """Describe a directory of this machine that virtual chunks are read from."""
+    return ObjectStoreConfig.LocalFileSystem(path)
+
+
+def s3_store(
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    allow_http: bool = False,
+    anonymous: bool = False,
+    s3_compatible: bool = False,
+    force_path_style: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    requester_pays: bool = False,
+) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
+    """Describe an S3 service that virtual chunks are read from."""
+    options = S3Options(
+        region=region,
+        endpoint_url=endpoint_url,
+        allow_http=allow_http,
+        anonymous=anonymous,
+        force_path_style=force_path_style,
+        network_stream_timeout_seconds=network_stream_timeout_seconds,
+        requester_pays=requester_pays,
+    )
+    return (ObjectStoreConfig.S3Compatible if s3_compatible else ObjectStoreConfig.S3)(options)
+
+
+def gcs_store(opts: Mapping[str, str] | None = None) -> ObjectStoreConfig.Gcs:
+    """Describe a Google Cloud Storage bucket."""
+    return ObjectStoreConfig.Gcs(opts)
+
+
+def azure_store(
+    *, account: str, config: Mapping[str, str] | None = None
+) -> ObjectStoreConfig.Azure:
+    """Describe an Azure storage account."""
+    return ObjectStoreConfig.Azure({**(config or {}), "account": account})
