@@ -1,0 +1,66 @@
+# Two commands matter: `make demo` and `make test`. Each sets up whatever it needs first.
+# Needed beforehand: git, make and Python 3.11 or newer. PYTHON=... chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 0
+ARGS ?=
+
+# What Spark and Airflow need to find: the Java to run on, this environment's Python for Spark's
+# workers (Spark takes whatever `python3` is on PATH otherwise), and an Airflow home of our own.
+RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && unset SPARK_HOME && \
+	PATH="$(CURDIR)/$(BIN):$$JAVA_HOME/bin:$$PATH" SPARK_LOCAL_IP=127.0.0.1 \
+	PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long bench lint format docs setup constraints clean
+
+help: ## list these targets
+	@echo "Targets (PYTHON=$(PYTHON)):"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+
+demo: setup ## run the whole pipeline once on this machine: Airflow, Spark, a commit, a reader
+	@mkdir -p .demo/airflow
+	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.demo/airflow" $(BIN)/python tools/demo.py $(ARGS)
+
+test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
+	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" \
+		$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-long: setup ## the tests that take minutes
+	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long $(ARGS)
+
+bench: setup ## measure this machine and compare with the official library
+	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)
+
+lint: setup ## ruff, its formatter, mypy and the import contracts
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: setup ## let ruff repair what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+docs: setup ## build the documentation into docs/_build/html, warnings are errors
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+setup: ## create .venv with the pinned versions (the other targets do this themselves)
+	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
+		echo "There is no '$(PYTHON)' on PATH. Install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed, '$(PYTHON)' is older. Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" tools/bootstrap.py "$(VENV)"
+
+constraints: setup ## resolve constraints.txt anew (for Python 3.11 and later at once)
+	@$(BIN)/python tools/pin.py $(ARGS)
+
+clean: ## remove everything these targets made
+	rm -rf $(VENV) .java .demo .airflow docs/_build .mypy_cache .ruff_cache .pytest_cache \
+		.hypothesis .import_linter_cache .coverage spark-warehouse metastore_db derby.log \
+		build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""Icechunk repositories as Airflow assets: their addresses, and the watchers that follow them.
+
+May import `triggers`, `hooks` and `airflow`. The scheduler and the API server load this package, so
+it reads no storage.
+"""

@@ -1,0 +1,5 @@
+"""One verb each: create, open a session, commit, branch, tag, submit to Spark, maintain.
+
+An operator holds templated values until `execute`, where it asks a hook and calls the engine. May
+import `hooks`, `triggers`, `assets`, `links` and `airflow`; the engine inside `execute` only.
+"""

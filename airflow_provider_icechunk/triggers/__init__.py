@@ -1,0 +1,5 @@
+"""What the triggerer runs: the asynchronous side of sensors and of asset watchers.
+
+A trigger is serialised with its arguments and may run twice at once, so it keeps no other state.
+May import `hooks` and `airflow`; the engine inside `run` only.
+"""
