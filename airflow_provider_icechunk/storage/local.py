@@ -1,0 +1,285 @@
+"""Objects as files below a folder of a POSIX file system, with a true compare-and-swap.
+
+The layout is the one of the official library, which can read and write the same folder. Its own
+rewrites take no lock, so conditional writes are safe among writers of this package only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import assert_never
+
+from airflow_provider_icechunk.exceptions import (
+    Kind,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeStorageError,
+)
+from airflow_provider_icechunk.storage import local_files as files
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Anything,
+    ByteRange,
+    Data,
+    Deleted,
+    Exactly,
+    Expectation,
+    Fetched,
+    Listed,
+    Lost,
+    Put,
+    PutOutcome,
+    Version,
+    Written,
+)
+from airflow_provider_icechunk.storage.keys import check_prefix
+from airflow_provider_icechunk.storage.local_scan import folders_below, walk
+from airflow_provider_icechunk.storage.locks import FolderLocks
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.ranges import resolve
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class LocalStorage:
+    """A folder; made when the first object is written.
+
+    Unconditional writes become durable together, at `settle`; conditional ones one by one.
+
+    :param root: the folder. It may itself be a symbolic link; below it none is followed.
+    :param durable: whether to wait for the disk. Without it a crash of the machine (not of the
+        process) can lose or tear what was written.
+    :param concurrency: how many files are read or written at once by the `_many` methods.
+    """
+
+    def __init__(self, root: str | Path, *, durable: bool = True, concurrency: int = 16) -> None:
+        self._paths = files.SafePaths(Path(root))
+        self._locks = FolderLocks(self._paths.root)
+        self._unsettled = files.Unsettled(str(self._paths.root))
+        self._durable = durable
+        self._concurrency = concurrency
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self.location!r})"
+
+    @property
+    def root(self) -> Path:
+        """The folder, with links resolved."""
+        return self._paths.root
+
+    @property
+    def location(self) -> str:
+        """A URL-like name for messages."""
+        return f"file://{self._paths.root}"
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
+        """The object or a range of it; `None` if there is no such object."""
+        path = self._paths.of(key)
+        found = files.open_file(path)
+        if found is None:
+            return None
+        try:
+            start, stop = resolve(byte_range, found.status.st_size)
+            return Fetched(found.read(start, stop), found.version())
+        except OSError as error:
+            raise files.failure(error, "read", path) from error
+        finally:
+            os.close(found.descriptor)
+
+    def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
+        """`get` for many at once; results in the order of requests."""
+        return run_all(lambda request: self.get(*request), requests, at_once=self._concurrency)
+
+    def put(
+        self,
+        key: str,
+        data: Data,
+        *,
+        expect: Expectation,
+        metadata: Mapping[str, str] | None = None,  # noqa: ARG002 - files have none
+        content_type: str | None = None,  # noqa: ARG002 - files have none
+    ) -> PutOutcome:
+        """Write the whole object if `expect` holds. Files keep no metadata and no content type."""
+        path = self._paths.of(key)
+        try:
+            match expect:
+                case Anything():
+                    return Written(self._overwrite(path, data))
+                case Absent():
+                    return self._create(key, path, data)
+                case Exactly(version):
+                    return self._swap(key, path, data, version)
+                case _:
+                    assert_never(expect)
+        except OSError as error:
+            raise files.failure(error, "write", path) from error
+
+    def put_many(self, puts: Sequence[Put]) -> None:
+        """Unconditional writes at once. Durable after `settle`."""
+        run_all(
+            lambda one: self.put(one.key, one.data, expect=Anything()),
+            puts,
+            at_once=self._concurrency,
+        )
+
+    def settle(self) -> None:
+        """Make every earlier unconditional write through this object durable."""
+        self._unsettled.settle()
+
+    def scan(self, prefix: str) -> Iterator[Listed]:
+        """Objects whose key starts with `prefix`, in ascending order of key.
+
+        Raises rather than leaves out what it cannot look into: a collector deletes by this list.
+        """
+        check_prefix(prefix)
+        parent = prefix.rpartition("/")[0]
+        return walk(self._paths.folder(parent), f"{parent}/" if parent else "", prefix)
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Names directly below `prefix` under which there are objects."""
+        check_prefix(prefix)
+        return folders_below(self._paths.folder(prefix.removesuffix("/")))
+
+    def head(self, key: str) -> Listed | None:
+        """Size and creation time without the bytes."""
+        path = self._paths.of(key)
+        found = files.open_file(path)
+        if found is None:
+            return None
+        os.close(found.descriptor)
+        return Listed(key, found.status.st_size, files.written_at(found.status))
+
+    def delete(self, keys: Sequence[str]) -> Deleted:
+        """Delete; a key that is not there counts as deleted. Folders stay."""
+        paths = [self._paths.of(key) for key in keys]
+        reasons = run_all(self._remove, list(zip(keys, paths, strict=True)), at_once=4)
+        failed = {key: reason for key, reason in zip(keys, reasons, strict=True) if reason}
+        self._unsettled.forget(paths)
+        if self._durable:
+            for folder in sorted({path.rpartition("/")[0] for path in paths}):
+                files.sync_path(folder)
+        return Deleted(tuple(key for key in keys if key not in failed), failed)
+
+    def now(self) -> datetime:
+        """The clock of the file system, which may be another machine's.
+
+        Asked by making a file; where none can be made, the time of this host.
+        """
+        path = f"{self._paths.root}/{files.staging_name()}"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return datetime.now(UTC)
+        try:
+            return files.written_at(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+            files.discard(path)
+
+    def check_conditional_writes(self) -> None:
+        """Find out whether locks keep others out here, from a second process too."""
+        try:
+            self._locks.probe()
+        except OSError as error:
+            raise files.failure(error, "lock in", str(self.root)) from error
+
+    def _overwrite(self, path: str, data: Data) -> Version:
+        folder, made = self._folder_of(path)
+        staged = files.stage(folder, data, durable=False)
+        version = self._version_of(staged)
+        self._move(staged, path)
+        if self._durable:
+            self._unsettled.remember(path, made)
+        return version
+
+    def _create(self, key: str, path: str, data: Data) -> PutOutcome:
+        if os.path.lexists(path):
+            return Lost()
+        folder, made = self._folder_of(path)
+        staged = files.stage(folder, data, durable=self._durable)
+        try:
+            version = self._version_of(staged)
+            with self._locks.holding(key):
+                os.link(staged, path, follow_symlinks=False)
+        except FileExistsError:
+            return Lost()
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise UnsafeStorageError(
+                    f"the file system of {self.root} has no hard links "
+                    f"({os.strerror(error.errno or 0)}), without which creating a file only if it "
+                    "is absent is not safe. Use another file system or object storage"
+                ) from error
+            raise
+        finally:
+            files.discard(staged)
+        self._sync_entry(path, made)
+        return Written(version)
+
+    def _swap(self, key: str, path: str, data: Data, expected: Version) -> PutOutcome:
+        if files.current_version(path) != expected:
+            return Lost()
+        folder, made = self._folder_of(path)
+        staged = files.stage(
+            folder, data, durable=self._durable, later_than=files.time_in(expected)
+        )
+        try:
+            version = self._version_of(staged)
+            with self._locks.holding(key):
+                if files.current_version(path) != expected:
+                    return Lost()
+                self._move(staged, path)
+        finally:
+            files.discard(staged)
+        self._sync_entry(path, made)
+        return Written(version)
+
+    def _remove(self, target: tuple[str, str]) -> str | None:
+        key, path = target
+        try:
+            if not os.path.lexists(path):
+                return None
+            with self._locks.holding(key):
+                Path(path).unlink(missing_ok=True)
+        except NotADirectoryError:
+            return None
+        except OSError as error:
+            return files.failure(error, "delete", path).message
+        except StorageError as error:
+            return error.message
+        return None
+
+    def _folder_of(self, path: str) -> tuple[str, list[str]]:
+        folder = path[: path.rindex("/")]
+        return folder, files.make_folders(folder)
+
+    def _version_of(self, staged: str) -> Version:
+        version = files.current_version(staged)
+        if version is None:
+            raise StorageError(
+                f"{staged} vanished while it was written: does something clean up in this folder?",
+                kind=Kind.OBJECT_MISSING,
+            )
+        return version
+
+    def _move(self, staged: str, path: str) -> None:
+        try:
+            Path(staged).rename(path)
+        except OSError:
+            files.discard(staged)
+            raise
+
+    def _sync_entry(self, path: str, made: list[str]) -> None:
+        if not self._durable:
+            return
+        try:
+            self._unsettled.sync_entry(path, made)
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"{path} is written, but may not have reached the disk: "
+                f"{os.strerror(error.errno or 0)}. Check the disk, and read before writing again"
+            ) from error

@@ -1,0 +1,305 @@
+"""The file operations behind `LocalStorage`: safe paths, staged writes, versions, durability."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+
+from airflow_provider_icechunk.exceptions import AccessDeniedError, Kind, StorageError
+from airflow_provider_icechunk.storage.base import Data, Version
+from airflow_provider_icechunk.storage.keys import check_key
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.process import PerProcess
+
+SMALL = 4096
+"""Objects up to this size have a digest of their content in their version."""
+FSYNCS_AT_ONCE = 16
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_STAGE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class SafePaths:
+    """Paths of keys below a root; a symbolic link on the way is refused, wherever it leads.
+
+    Folders are checked once: whoever can swap a folder of the repository for a link later can
+    write into the repository anyway.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.realpath(root))
+        self._prefix = f"{self.root}/"
+        self._checked = {str(self.root)}
+
+    def of(self, key: str) -> str:
+        """The path of an object."""
+        path = self._prefix + check_key(key)
+        folder = path[: path.rindex("/")]
+        if folder not in self._checked:
+            self._check(folder)
+        return path
+
+    def folder(self, key: str) -> str:
+        """The path of a folder, given as a prefix without its last slash; empty for the root."""
+        path = self._prefix + check_key(key) if key else str(self.root)
+        if path not in self._checked:
+            self._check(path)
+        return path
+
+    def _check(self, folder: str) -> None:
+        if os.path.realpath(folder) != folder:
+            raise outside(folder)
+        if Path(folder).is_dir():
+            self._checked.add(folder)
+
+
+def outside(path: str) -> StorageError:
+    """The error for a symbolic link inside a repository."""
+    return StorageError(
+        f"{path} is or lies behind a symbolic link. Links inside a repository are not followed, "
+        "since they can lead out of it: replace the link by what it points to",
+        kind=Kind.OUTSIDE_ROOT,
+    )
+
+
+def failure(error: OSError, doing: str, path: str) -> StorageError:
+    """The error of this package for an error of the operating system."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return AccessDeniedError(f"may not {doing} {path}: {reason}")
+    if error.errno == errno.ELOOP:
+        return outside(path)
+    return StorageError(f"cannot {doing} {path}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file opened for reading; close it with `os.close(descriptor)`."""
+
+    descriptor: int
+    status: os.stat_result
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` up to `stop`, fewer only if the file ends before."""
+        wanted = stop - start
+        first = os.pread(self.descriptor, wanted, start)
+        if len(first) == wanted:
+            return first
+        parts = [first]
+        position = start + len(first)
+        while parts[-1] and position < stop:
+            parts.append(os.pread(self.descriptor, stop - position, position))
+            position += len(parts[-1])
+        return b"".join(parts)
+
+    def version(self) -> Version:
+        """The tag of this state of the object.
+
+        Inode numbers and clock ticks are reused, so a small object's tag also has a digest of its
+        content; conditional rewrites of any size are told apart by their strictly rising times.
+        """
+        tag = f"{self.status.st_mtime_ns:x}-{self.status.st_ino:x}-{self.status.st_size:x}"
+        if self.status.st_size <= SMALL:
+            content = self.read(0, self.status.st_size)
+            tag = f"{tag}-{blake2b(content, digest_size=8).hexdigest()}"
+        return Version(tag)
+
+
+def time_in(version: Version) -> int:
+    """The modification time that a version holds, in nanoseconds; 0 if it is of another backend."""
+    try:
+        return int(version.split("-", 1)[0], 16)
+    except ValueError:
+        return 0
+
+
+def open_file(path: str) -> OpenFile | None:
+    """The file, or `None` if there is no regular file at `path`."""
+    try:
+        descriptor = os.open(path, _READ)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise failure(error, "read", path) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return None
+    return OpenFile(descriptor, status)
+
+
+def current_version(path: str) -> Version | None:
+    """The version of the object at `path`, if there is one."""
+    found = open_file(path)
+    if found is None:
+        return None
+    try:
+        return found.version()
+    finally:
+        os.close(found.descriptor)
+
+
+def written_at(status: os.stat_result) -> datetime:
+    """The time of the last write, by the clock of the file system."""
+    seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
+
+
+def staging_name() -> str:
+    """A fresh name for an unfinished file, of a shape that every local backend leaves unlisted."""
+    return f".icechunk#{secrets.randbelow(10**18):018d}"
+
+
+def stage(folder: str, data: Data, *, durable: bool, later_than: int = 0) -> str:
+    """Write `data` to an unfinished file in `folder`, and give its path.
+
+    Its time is made later than `later_than`, so that a rewrite never has an earlier state's time.
+    A process that dies leaves the file behind; it is not listed by anyone and harms nobody.
+    """
+    path = f"{folder}/{staging_name()}"
+    descriptor = os.open(path, _STAGE, 0o666)
+    try:
+        _write(descriptor, data)
+        if os.fstat(descriptor).st_mtime_ns <= later_than:
+            os.utime(descriptor, ns=(later_than + 1, later_than + 1))
+        if durable:
+            os.fsync(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        discard(path)
+        raise
+    os.close(descriptor)
+    return path
+
+
+def _write(descriptor: int, data: Data) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def discard(path: str) -> None:
+    """Remove an unfinished file if it is still there."""
+    Path(path).unlink(missing_ok=True)
+
+
+def make_folders(folder: str) -> list[str]:
+    """Make a folder and what is missing above it; gives the folders that got a new entry."""
+    made: list[str] = []
+    missing = Path(folder)
+    wanted = []
+    while not missing.is_dir():
+        wanted.append(missing)
+        missing = missing.parent
+    for one in reversed(wanted):
+        one.mkdir(exist_ok=True)
+        made.append(str(one.parent))
+    return made
+
+
+def sync_path(path: str) -> None:
+    """Make a file's content, or a folder's entries, durable. What is gone needs nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a folder, and need not: entries are synchronous.
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP} or not Path(path).is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+class Unsettled:
+    """Writes that are not durable yet, and their way to durability.
+
+    A file whose fsync failed once stays a failure until it is written again: the kernel reports
+    lost pages one time only, and a second fsync would say all is well.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._lock = PerProcess(threading.Lock)
+        self._settling = PerProcess(threading.Lock)
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._anchored: set[str] = {root}
+        self._failed: set[str] = set()
+
+    def remember(self, path: str, made: Iterable[str]) -> None:
+        """Note a written file, and the folders that got a new folder for it."""
+        with self._lock.get():
+            self._files.add(path)
+            self._folders.update(self._chain(_folder(path)), made)
+            self._failed.discard(path)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Deleted files need no durability."""
+        with self._lock.get():
+            self._files.difference_update(paths)
+            self._failed.difference_update(paths)
+
+    def sync_entry(self, path: str, made: Iterable[str]) -> None:
+        """Make the entry of one file durable at once, and the folders that lead to it."""
+        folders = {*self._chain(_folder(path)), *made}
+        for folder in sorted(folders, reverse=True):
+            sync_path(folder)
+        self._anchored.update(folders)
+
+    def settle(self) -> None:
+        """Make all of it durable: files first, then each folder once.
+
+        One caller at a time: the second must not return while the first still syncs its files.
+        """
+        with self._settling.get():
+            with self._lock.get():
+                files, self._files = self._files, set()
+                folders, self._folders = self._folders, set()
+            failed = {*_sync_all(files), *_sync_all(folders)}
+            with self._lock.get():
+                self._failed |= failed
+                if not failed:
+                    self._anchored |= folders
+            if self._failed:
+                raise StorageError(
+                    f"{len(self._failed)} file(s) may not have reached the disk, among them "
+                    f"{min(self._failed)}. Check the disk, then write them again"
+                )
+
+    def _chain(self, folder: str) -> list[str]:
+        """The folder, and those above it that may hold their way to it in memory only.
+
+        Another process may have made a folder and not synced it: existing is not being durable.
+        """
+        chain = [folder]
+        while folder not in self._anchored:
+            folder = _folder(folder)
+            chain.append(folder)
+        return chain
+
+
+def _folder(path: str) -> str:
+    return path[: path.rindex("/")]
+
+
+def _sync_all(paths: set[str]) -> list[str]:
+    tried = run_all(_try_sync, sorted(paths), at_once=FSYNCS_AT_ONCE)
+    return [path for path in tried if path is not None]
+
+
+def _try_sync(path: str) -> str | None:
+    try:
+        sync_path(path)
+    except OSError:
+        return path
+    return None

@@ -1,0 +1,61 @@
+"""Listing a folder tree in the order of keys, without holding more than one path of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from airflow_provider_icechunk.storage.base import Listed
+from airflow_provider_icechunk.storage.keys import is_segment
+from airflow_provider_icechunk.storage.local_files import failure, outside, written_at
+from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+
+
+def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
+    """Objects below `folder`, whose keys start with `key`, that also start with `prefix`.
+
+    Keys are compared as whole strings, so a folder sorts as its name with the slash: `a-b` comes
+    before what is in `a/`.
+    """
+    for name, entry in _entries(folder, key):
+        here = key + name
+        if name.endswith("/"):
+            if here.startswith(prefix) or prefix.startswith(here):
+                yield from walk(entry.path, here, prefix)
+        elif here.startswith(prefix):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield Listed(here, status.st_size, written_at(status))
+
+
+def folders_below(folder: str) -> list[str]:
+    """Names of the folders directly in `folder` under which there is at least one object."""
+    return sorted(
+        name[:-1]
+        for name, entry in _entries(folder, "")
+        if name.endswith("/") and next(walk(entry.path, "", ""), None) is not None
+    )
+
+
+def _entries(folder: str, key: str) -> list[tuple[str, os.DirEntry[str]]]:
+    try:
+        with os.scandir(folder) as found:
+            named = [(_sort_name(entry), entry) for entry in found if _belongs(entry, key)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failure(error, "list", folder) from error
+    named.sort(key=lambda pair: pair[0])
+    return named
+
+
+def _belongs(entry: os.DirEntry[str], key: str) -> bool:
+    return is_segment(entry.name) and not (key == "" and entry.name == LOCK_FOLDER)
+
+
+def _sort_name(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        raise outside(entry.path)
+    return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name

@@ -1,0 +1,67 @@
+"""One bounded thread pool for each process, shared by everything that waits for storage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from airflow_provider_icechunk.storage.process import PerProcess
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+THREADS = 64
+"""Most threads a process ever waits for storage with."""
+
+
+def run_all(
+    function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
+) -> list[Result]:
+    """`function` of each item, at most `at_once` at a time, results in the order of the items.
+
+    The first failure stops what has not begun, and is raised when what had begun is over. Called
+    from inside the pool it works through the items in the calling thread: waiting there for other
+    threads of the same pool could wait for ever.
+    """
+    lanes = min(at_once, len(items), THREADS)
+    if lanes <= 1 or getattr(_here, "inside", False):
+        return [function(item) for item in items]
+    work = _Work(function, items)
+    executor = _EXECUTOR.get()
+    waiting = [executor.submit(work.lane) for _ in range(lanes)]
+    for lane in waiting:
+        lane.result()
+    if work.failure is not None:
+        raise work.failure
+    return [work.results[place] for place in range(len(items))]
+
+
+class _Work(Generic[Item, Result]):
+    """Items that several threads take from; a future for each item would cost more than a read."""
+
+    def __init__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> None:
+        self._function = function
+        self._todo = iter(enumerate(items))
+        self._lock = threading.Lock()
+        self.results: dict[int, Result] = {}
+        self.failure: BaseException | None = None
+
+    def lane(self) -> None:
+        _here.inside = True
+        while True:
+            with self._lock:
+                taken = None if self.failure is not None else next(self._todo, None)
+            if taken is None:
+                return
+            place, item = taken
+            try:
+                self.results[place] = self._function(item)
+            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
+                with self._lock:
+                    self.failure = self.failure or error
+
+
+_here = threading.local()
+_EXECUTOR = PerProcess(lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="icechunk-storage"))

@@ -1,0 +1,30 @@
+"""What all tests share: helper modules under `support`, patient Hypothesis, one object store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from support.seaweedfs import SeaweedFS
+
+settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("shared")
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """A real S3 server on loopback, started once; mark tests that use it with `seaweedfs`."""
+    from support.seaweedfs import running
+
+    with running(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
