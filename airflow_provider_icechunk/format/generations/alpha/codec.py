@@ -1,0 +1,99 @@
+"""The codec of `alpha`: finds out how a file is wrapped and hands its payload to the right reader.
+
+Shapes are told apart by their content: a header, a bare zstd stream or plain MessagePack outside,
+and inside either MessagePack or, in two unreleased states, FlatBuffers with `Ichk` at bytes 4 to 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_icechunk.exceptions import FormatError, Kind
+from airflow_provider_icechunk.format import envelope
+from airflow_provider_icechunk.format.generations.alpha import logs, manifests, snapshots
+from airflow_provider_icechunk.format.generations.base import (
+    DEFAULT_LIMITS,
+    FileType,
+    Generation,
+    Limits,
+)
+from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
+from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.format.wire import zstd
+
+WRITER = "airflow-icechunk"
+
+_SPEC_VERSION = 1
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_FLATBUFFERS = b"Ichk"
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaCodec:
+    """Bytes and values of generation `alpha`."""
+
+    generation: Generation = Generation.ALPHA
+    limits: Limits = DEFAULT_LIMITS
+    flatbuffers: V1Codec = field(default_factory=V1Codec)
+
+    def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The snapshot in the file `where`; its id is that of the file name."""
+        payload = self._payload(data, FileType.SNAPSHOT, where)
+        if _is_flatbuffers(payload):
+            return self.flatbuffers.decode_snapshot(data, expected, where=where)
+        return snapshots.decode_snapshot(payload, expected, where=where)
+
+    def embedded_id(self, data: bytes, *, where: str) -> SnapshotId | None:
+        """The id inside a snapshot file; `None` where file name and id cannot differ."""
+        payload = self._payload(data, FileType.SNAPSHOT, where)
+        return None if _is_flatbuffers(payload) else snapshots.embedded_id(payload, where=where)
+
+    def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
+        """A whole file, header included, compressed at `level`."""
+        return _file(FileType.SNAPSHOT, snapshots.encode_snapshot(snapshot), level)
+
+    def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
+        """The manifest in the file `where`; only its later shapes say an id that can be checked."""
+        payload = self._payload(data, FileType.MANIFEST, where)
+        if _is_flatbuffers(payload):
+            return self.flatbuffers.decode_manifest(data, expected, where=where)
+        return manifests.decode_manifest(payload, expected, where=where)
+
+    def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
+        """A whole file. Erased rows must have been removed."""
+        return _file(FileType.MANIFEST, manifests.encode_manifest(manifest), level)
+
+    def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
+        """The transaction log in the file `where`."""
+        payload = self._payload(data, FileType.TRANSACTION_LOG, where)
+        if _is_flatbuffers(payload):
+            return self.flatbuffers.decode_log(data, expected, where=where)
+        return logs.decode_log(payload, expected, where=where)
+
+    def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
+        """A whole file."""
+        return _file(FileType.TRANSACTION_LOG, logs.encode_log(log), level)
+
+    def _payload(self, data: bytes, file_type: FileType, where: str) -> bytes:
+        is_manifest = file_type is FileType.MANIFEST
+        limit = self.limits.manifest_bytes if is_manifest else self.limits.other_bytes
+        if envelope.has_header(data):
+            return envelope.unpack(data, where=where, expected=file_type, limit=limit).payload
+        if data[:4] == _ZSTD_MAGIC:
+            return zstd.decompress(data, limit=limit, where=where)
+        if len(data) > limit:
+            raise FormatError(
+                f"{where}: {len(data)} bytes, more than the limit of {limit}",
+                kind=Kind.LIMIT_EXCEEDED,
+            )
+        return data
+
+
+def _is_flatbuffers(payload: bytes) -> bool:
+    return payload[4:8] == _FLATBUFFERS
+
+
+def _file(file_type: FileType, payload: bytes, level: int) -> bytes:
+    return envelope.pack(file_type, payload, spec_version=_SPEC_VERSION, level=level, writer=WRITER)
