@@ -7,9 +7,11 @@ fingerprint and ends; what goes into the fingerprint is what decides the content
 import argparse
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,17 +80,23 @@ def install(venv: Path, root: Path) -> None:
         print(f"{problem}\nGoing on with pip, which is slower.", file=sys.stderr, flush=True)
         step(
             "installing the packages with pip (ten minutes and more the first time)",
-            [*pip, "install", "--progress-bar", "on", *project],
+            [*pip, "install", *project],
             hint=NETWORK_HELP,
+            # Pins what builds the source packages; which of the two counts depends on pip's age.
+            extra={"PIP_CONSTRAINT": str(constraints), "PIP_BUILD_CONSTRAINT": str(constraints)},
         )
 
 
-def step(title: str, command: list[str], hint: str = "") -> None:
+def step(
+    title: str, command: list[str], hint: str = "", extra: Mapping[str, str] | None = None
+) -> None:
     """Run one command under a visible title; its output stays visible too."""
     print(f"[setup] {title} ...", flush=True)
     begin = time.monotonic()
     try:
-        code = subprocess.run(command, check=False).returncode  # noqa: S603
+        code = subprocess.run(  # noqa: S603
+            command, check=False, env={**os.environ, **(extra or {})}
+        ).returncode
     except OSError as error:
         raise SetupError(f"[setup] {title}: {error}\n{hint}".rstrip()) from error
     if code != 0:

@@ -1,0 +1,132 @@
+"""What importing costs, and that the import contracts really refuse what they forbid."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "airflow_provider_icechunk"
+ENGINE = {
+    "api", "exceptions", "format", "repository", "spark", "storage", "testing", "virtual",
+    "zarr_store",
+}  # fmt: skip
+COSTLY = ["boto3", "numpy", "pyspark", "zarr", "zstandard"]
+
+# Imports the modules one after the other and notes the unwanted packages each is the first to bring
+# in. Airflow itself loads zstandard; it is forgotten at the beginning, to notice a new import.
+PROBE = """
+import importlib, json, sys
+prepare, modules, unwanted = json.loads(sys.argv[1])
+for name in prepare:
+    importlib.import_module(name)
+for name in [name for name in sys.modules if name.partition(".")[0] in unwanted]:
+    del sys.modules[name]
+seen, culprits = set(), {}
+for name in modules:
+    importlib.import_module(name)
+    if found := {name for name in unwanted if name in sys.modules} - seen:
+        culprits[name] = sorted(found)
+        seen |= found
+print(json.dumps(culprits))
+"""
+
+
+def modules_of(part: Path) -> list[str]:
+    files = [part] if part.is_file() else sorted(part.rglob("*.py"))
+    names = (".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files)
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+def modules(*, engine: bool) -> list[str]:
+    parts = sorted((ROOT / PACKAGE).iterdir())
+    chosen = (
+        part
+        for part in parts
+        if (part.suffix == ".py" or (part / "__init__.py").exists())
+        and (part.stem in ENGINE) == engine
+    )
+    return [name for part in chosen for name in modules_of(part)]
+
+
+def culprits(
+    home: Path, prepare: list[str], names: list[str], unwanted: list[str]
+) -> dict[str, list[str]]:
+    environment = os.environ | {"AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    answer = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps([prepare, names, unwanted])],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, list[str]] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
+def test_importing_the_airflow_layer_loads_no_costly_package(tmp_path: Path) -> None:
+    names = modules(engine=False)
+    assert {PACKAGE, f"{PACKAGE}.get_provider_info", f"{PACKAGE}.operators"} <= set(names)
+    assert culprits(tmp_path, ["airflow.sdk"], names, COSTLY) == {}
+
+
+def test_importing_the_engine_loads_no_airflow(tmp_path: Path) -> None:
+    names = modules(engine=True)
+    assert {f"{PACKAGE}.format", f"{PACKAGE}.repository"} <= set(names)
+    assert culprits(tmp_path, [], names, ["airflow"]) == {}
+
+
+def test_the_probe_names_the_module_that_imports_too_much(tmp_path: Path) -> None:
+    found = culprits(tmp_path, [], ["json", f"{PACKAGE}.format.references"], COSTLY)
+    assert found == {f"{PACKAGE}.format.references": ["numpy"]}
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "contract"),
+    [
+        ("format", "import {package}.storage.base", "Layers"),
+        ("storage", "import {package}.format.ids", "Layers"),
+        ("repository", "import {package}.hooks", "Layers"),
+        ("hooks", "import {package}.operators", "Layers"),
+        ("repository", "import airflow.sdk", "The engine imports no Airflow"),
+        ("format", "import time", "The format does no IO"),
+        ("repository", "import boto3", "Only storage and virtual know boto3"),
+        ("operators", "import zarr", "Only zarr_store, spark and api know zarr"),
+        ("hooks", "import pyspark", "Only spark knows pyspark"),
+    ],
+)
+def test_an_import_across_the_layers_breaks_its_contract(
+    tmp_path: Path, part: str, line: str, contract: str
+) -> None:
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / PACKAGE, tmp_path / PACKAGE, ignore=skip)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    intruder = tmp_path / PACKAGE / part / "intruder.py"
+    intruder.write_text(line.format(package=PACKAGE) + "\n")
+    answer = lint_imports(tmp_path)
+    assert answer.returncode != 0
+    broken = [text for text in answer.stdout.splitlines() if text.endswith("BROKEN")]
+    assert any(text.startswith(contract) for text in broken), answer.stdout + answer.stderr
+    assert f"{PACKAGE}.{part}.intruder" in answer.stdout
+
+
+def test_the_package_keeps_every_contract() -> None:
+    answer = lint_imports(ROOT)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [str(command), "--no-cache", "--no-logo"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
