@@ -1,0 +1,117 @@
+"""Transaction log files of generation `1`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
+from airflow_provider_icechunk.format.references import sort_keys
+from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
+from airflow_provider_icechunk.format.wire.columns import batches
+from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
+from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
+from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+
+IDENTIFIER = b"Ichk"
+
+_ROOT = Shape(44, (32, 4, 8, 12, 16, 20, 24, 28))
+_ARRAY_CHUNKS = Shape(16, (8, 4))
+_INDICES = Shape(8, (4,))
+
+
+def decode(payload: bytes, *, where: str) -> TransactionLog:
+    """The log in a payload."""
+    buffer = Buffer(payload, where=where)
+    root = buffer.root(IDENTIFIER)
+    chunks: dict[NodeId, Coordinates] = {}
+    for table in root.tables(7):
+        identity = NodeId(table.fixed(0, NODE_ID_SIZE))
+        if identity in chunks:
+            buffer.fail("an array is listed twice among the updated chunks")
+        chunks[identity] = _coordinates(table)
+    return TransactionLog(
+        id=SnapshotId(root.fixed(0, OBJECT_ID_SIZE)),
+        new_groups=_ids(root, 1),
+        new_arrays=_ids(root, 2),
+        deleted_groups=_ids(root, 3),
+        deleted_arrays=_ids(root, 4),
+        updated_arrays=_ids(root, 5),
+        updated_groups=_ids(root, 6),
+        updated_chunks=dict(sorted(chunks.items())),
+    )
+
+
+def encode(log: TransactionLog) -> bytearray:
+    """The payload of a log."""
+    writer = Writer(IDENTIFIER, (_ROOT, _ARRAY_CHUNKS, _INDICES))
+    root = writer.root(_ROOT)
+    writer.put(root + 32, log.id)
+    sets = (
+        log.new_groups,
+        log.new_arrays,
+        log.deleted_groups,
+        log.deleted_arrays,
+        log.updated_arrays,
+        log.updated_groups,
+    )
+    for slot, ids in enumerate(sets):
+        writer.blob(root + 4 + 4 * slot, b"".join(sorted(ids)), count=len(ids))
+    arrays = sorted(log.updated_chunks.items())
+    for link, (identity, coordinates) in zip(
+        writer.references(root + 28, len(arrays)), arrays, strict=True
+    ):
+        writer.align(4)
+        writer.link(link)
+        at = writer.table(_ARRAY_CHUNKS)
+        writer.put(at + 8, identity)
+        _write_coordinates(writer, at + 4, coordinates)
+    return writer.finish()
+
+
+def _ids(root: Table, slot: int) -> frozenset[NodeId]:
+    rows = root.structs(slot, f"V{NODE_ID_SIZE}", 1)
+    return frozenset(NodeId(bytes(row)) for row in rows)
+
+
+def _coordinates(table: Table) -> Coordinates:
+    """Coordinates of one array, put in order: nothing searches them on disk."""
+    parts = [
+        batch.coordinates(0, most=MAX_RANK) for batch in batches(table.buffer, table.offsets(1))
+    ]
+    if not parts:
+        return np.zeros((0, 0), np.uint32)
+    if len({part.shape[1] for part in parts}) != 1:
+        table.buffer.fail("chunk coordinates of one array have different lengths")
+    index = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return in_order(index)
+
+
+def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Rows sorted, each once."""
+    (keys,) = sort_keys(index)
+    if bool(np.all(np.less(keys[:-1], keys[1:]))):
+        return index
+    _, first = np.unique(keys, return_index=True)
+    return index[first]
+
+
+def _write_coordinates(writer: Writer, link: int, coordinates: Coordinates) -> None:
+    if coordinates.ndim != 2:
+        raise InvalidInputError("chunk coordinates must have two axes: chunks and dimensions")
+    index = in_order(coordinates)
+    rows, rank = index.shape
+    stride = 12 + 4 * rank
+    writer.blob(link, b"", count=rows, align=4)
+    vector = len(writer.data)
+    base = vector + 4 * rows
+    check_size(base + stride * rows)
+    at = base + stride * np.arange(rows, dtype=np.int64)
+    writer.data += (at - np.arange(vector, base, 4)).astype("<u4").tobytes()
+    records = np.zeros((rows, 3 + rank), "<u4")
+    records[:, 0] = at - writer.vtable(_INDICES)
+    records[:, 1] = 4
+    records[:, 2] = rank
+    records[:, 3:] = index
+    writer.data += records.tobytes()

@@ -1,0 +1,207 @@
+"""Writing manifest files of generation `1`: one fixed-size record per reference, as NumPy rows.
+
+A record is a ChunkRef table followed at once by its coordinates. Records of one kind have one
+stride, so positions are arithmetic and offsets are array operations. Bytes of variable length
+(inline chunks, locations, entity tags) follow all records; equal spans of the heap are stored once
+and shared, which FlatBuffers allows and official readers accept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE
+from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, sort_keys
+from airflow_provider_icechunk.format.snapshot import Manifest
+from airflow_provider_icechunk.format.wire.heap import Heap
+from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
+
+IDENTIFIER = b"Ichk"
+
+_ROOT = Shape(20, (8, 4))
+_ARRAY = Shape(16, (8, 4))
+_NATIVE = Shape(36, (4, 0, 8, 16, 24))
+_VIRTUAL = Shape(28, (4, 0, 8, 16, 0, 24))
+_VIRTUAL_ETAG = Shape(32, (4, 0, 8, 16, 0, 24, 28))
+_VIRTUAL_MODIFIED = Shape(32, (4, 0, 8, 16, 0, 24, 0, 28))
+_INLINE = Shape(12, (4, 8))
+_SHAPES = (_ROOT, _ARRAY, _NATIVE, _VIRTUAL, _VIRTUAL_ETAG, _VIRTUAL_MODIFIED, _INLINE)
+
+_KINDS = (RefKind.NATIVE, RefKind.VIRTUAL, RefKind.INLINE)
+_HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
+"""Where the coordinates begin in a record of each kind."""
+
+Rows = slice | NDArray[np.int64]
+
+
+def encode(manifest: Manifest) -> bytearray:
+    """The payload of a manifest."""
+    writer = Writer(IDENTIFIER, _SHAPES)
+    root = writer.root(_ROOT)
+    writer.put(root + 8, manifest.id)
+    arrays = sorted(manifest.arrays.items())
+    tables = []
+    for link, (identity, parts) in zip(
+        writer.references(root + 4, len(arrays)), arrays, strict=True
+    ):
+        if len(parts) > 1:
+            raise InvalidInputError("this generation keeps coordinates of one rank per array")
+        writer.link(link)
+        at = writer.table(_ARRAY)
+        writer.put(at + 8, identity)
+        tables.append((at + 4, parts[0] if parts else ChunkRefs.empty(0)))
+    for link, refs in tables:
+        _write_references(writer, link, refs)
+    return writer.finish()
+
+
+def _write_references(writer: Writer, link: int, refs: ChunkRefs) -> None:
+    _check(refs)
+    rows = len(refs)
+    writer.align(4)
+    writer.blob(link, b"", count=rows, align=4)
+    vector = len(writer.data)
+    at, end, groups = _positions(refs, vector)
+    heap = Heap(refs.heap, _used_spans(refs), base=end)
+    check_size(heap.end)
+    block = np.zeros(end - vector, np.uint8)
+    block[: 4 * rows].view("<u4")[:] = at - np.arange(vector, vector + 4 * rows, 4)
+    for kind, selected, start, stop in groups:
+        records = block[start - vector : stop - vector]
+        _FILLERS[kind](writer, records, refs.take(selected), at[selected], heap)
+    writer.data += block.data
+    writer.data += heap.render().data
+
+
+def _check(refs: ChunkRefs) -> None:
+    if not len(refs):
+        return
+    (keys,) = sort_keys(refs.index)
+    if not bool(np.all(np.less(keys[:-1], keys[1:]))):
+        raise InvalidInputError("chunk references must be in order, each index once")
+    if bool((refs.kind == RefKind.ERASED).any()):
+        raise InvalidInputError("erased chunk references cannot be stored; remove them first")
+    spans = (refs.span, refs.etag)
+    if any(bool((s[:, 1] > len(refs.heap)).any() | (s[:, 0] > s[:, 1]).any()) for s in spans):
+        raise InvalidInputError("chunk references reach beyond their heap")
+
+
+def _positions(
+    refs: ChunkRefs, vector: int
+) -> tuple[NDArray[np.int64], int, list[tuple[RefKind, Rows, int, int]]]:
+    """Where each record goes, where they end, and per kind its rows and its stretch."""
+    rows = len(refs)
+    at = np.empty(rows, np.int64)
+    end = vector + 4 * rows
+    end += -end % 8
+    groups: list[tuple[RefKind, Rows, int, int]] = []
+    for kind in _KINDS:
+        selected, count = _select(refs.kind, kind)
+        if not count:
+            continue
+        stride = _stride(kind, refs.ndim)
+        at[selected] = end + stride * np.arange(count, dtype=np.int64)
+        groups.append((kind, selected, end, end + stride * count))
+        end += stride * count
+    return at, end, groups
+
+
+def _select(kinds: NDArray[np.uint8], kind: RefKind) -> tuple[Rows, int]:
+    same = kinds == kind
+    count = int(np.count_nonzero(same))
+    return (slice(None) if count == len(kinds) else np.flatnonzero(same)), count
+
+
+def _stride(kind: RefKind, ndim: int) -> int:
+    size = _HEADS[kind] + 4 + 4 * ndim
+    return size if kind is RefKind.INLINE else size + -size % 8
+
+
+def _record(kind: RefKind, ndim: int, fields: dict[str, tuple[str, int]]) -> np.dtype[np.void]:
+    head = _HEADS[kind]
+    layout = {"vtable": ("<u4", 0), "coordinates": ("<u4", 4), **fields, "count": ("<u4", head)}
+    if ndim:
+        layout["index"] = (f"({ndim},)<u4", head + 4)
+    return np.dtype(
+        {
+            "names": list(layout),
+            "formats": [code for code, _ in layout.values()],
+            "offsets": [offset for _, offset in layout.values()],
+            "itemsize": _stride(kind, ndim),
+        }
+    )
+
+
+def _begin(
+    block: NDArray[np.uint8],
+    refs: ChunkRefs,
+    kind: RefKind,
+    fields: dict[str, tuple[str, int]],
+) -> NDArray[np.void]:
+    """The block as records, with the coordinates filled in."""
+    records = block.view(_record(kind, refs.ndim, fields))
+    records["coordinates"] = _HEADS[kind] - 4
+    records["count"] = refs.ndim
+    if refs.ndim:
+        records["index"] = refs.index
+    return records
+
+
+def _fill_native(
+    writer: Writer, block: NDArray[np.uint8], refs: ChunkRefs, at: NDArray[np.int64], heap: Heap
+) -> None:
+    del heap
+    fields = {"offset": ("<u8", 8), "length": ("<u8", 16), "id": (f"V{OBJECT_ID_SIZE}", 24)}
+    records = _begin(block, refs, RefKind.NATIVE, fields)
+    records["vtable"] = at - writer.vtable(_NATIVE)
+    records["offset"] = refs.offset
+    records["length"] = refs.length
+    ids = np.ascontiguousarray(refs.chunk_id)
+    records["id"] = ids.view(f"V{OBJECT_ID_SIZE}").reshape(len(refs))
+
+
+def _fill_virtual(
+    writer: Writer, block: NDArray[np.uint8], refs: ChunkRefs, at: NDArray[np.int64], heap: Heap
+) -> None:
+    fields = {
+        "offset": ("<u8", 8),
+        "length": ("<u8", 16),
+        "location": ("<u4", 24),
+        "checksum": ("<u4", 28),
+    }
+    records = _begin(block, refs, RefKind.VIRTUAL, fields)
+    records["offset"] = refs.offset
+    records["length"] = refs.length
+    records["location"] = heap.find(refs.span) - (at + 24)
+    tagged = refs.etag[:, 1] > refs.etag[:, 0]
+    dated = ~tagged & (refs.modified != 0)
+    vtable = np.where(tagged, writer.vtable(_VIRTUAL_ETAG), writer.vtable(_VIRTUAL))
+    vtable[dated] = writer.vtable(_VIRTUAL_MODIFIED)
+    records["vtable"] = at - vtable
+    if tagged.any():
+        records["checksum"][tagged] = heap.find(refs.etag[tagged]) - (at[tagged] + 28)
+    records["checksum"][dated] = refs.modified[dated]
+
+
+def _fill_inline(
+    writer: Writer, block: NDArray[np.uint8], refs: ChunkRefs, at: NDArray[np.int64], heap: Heap
+) -> None:
+    records = _begin(block, refs, RefKind.INLINE, {"bytes": ("<u4", 8)})
+    records["vtable"] = at - writer.vtable(_INLINE)
+    records["bytes"] = heap.find(refs.span) - (at + 8)
+
+
+_FILLERS = {
+    RefKind.NATIVE: _fill_native,
+    RefKind.VIRTUAL: _fill_virtual,
+    RefKind.INLINE: _fill_inline,
+}
+
+
+def _used_spans(refs: ChunkRefs) -> NDArray[np.uint64]:
+    """Spans of inline bytes and locations, also empty ones, and of entity tags that are there."""
+    placed = refs.span[refs.kind != RefKind.NATIVE]
+    tagged = (refs.kind == RefKind.VIRTUAL) & (refs.etag[:, 1] > refs.etag[:, 0])
+    return np.concatenate([placed, refs.etag[tagged]]) if tagged.any() else placed

@@ -1,0 +1,302 @@
+"""Snapshot files of generation `1`.
+
+Nodes are written in the order of their paths' raw bytes, because official readers search by it;
+releases before 1.1.3 wrote another order, so reading builds a dictionary and does not search. Two
+unreleased states of February 2025 are read as well: they have slot 7 in the root, and the older of
+the two keeps Zarr metadata in eight items.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format.generations.v1.metadata import decode_value, encode_value
+from airflow_provider_icechunk.format.ids import (
+    NODE_ID_SIZE,
+    OBJECT_ID_SIZE,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.format.names import check_node_path
+from airflow_provider_icechunk.format.references import Extents
+from airflow_provider_icechunk.format.snapshot import (
+    ArrayData,
+    Dimension,
+    ManifestFile,
+    ManifestRef,
+    Metadata,
+    Node,
+    Snapshot,
+    in_order,
+)
+from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
+from airflow_provider_icechunk.format.wire.layout import Shape, Writer
+from airflow_provider_icechunk.format.zarr_metadata import (
+    MAX_RANK,
+    GroupDocument,
+    parse_node,
+    rebuild_document,
+)
+
+IDENTIFIER = b"Ichk"
+
+_ARRAY, _GROUP = 1, 2
+_INLINE_ATTRIBUTES = 1
+
+_DIMENSION = np.dtype([("length", "<u8"), ("chunk_length", "<u8")])
+_RANGE = np.dtype([("from", "<u4"), ("to", "<u4")])
+_MANIFEST_FILE = np.dtype(
+    {
+        "names": ["id", "size_bytes", "num_chunk_refs"],
+        "formats": [f"V{OBJECT_ID_SIZE}", "<u8", "<u4"],
+        "offsets": [0, 16, 24],
+        "itemsize": 32,
+    }
+)
+
+_FIRST = Shape(40, (28, 0, 4, 8, 16, 20, 24))
+_LATER = Shape(52, (28, 40, 4, 8, 16, 20, 24))
+_NODE = Shape(28, (16, 4, 8, 24, 12))
+_EMPTY = Shape(4, ())
+"""A group's data, or the name of a dimension that has none."""
+_ARRAY_DATA = Shape(16, (4, 0, 12))
+_NAMED_ARRAY_DATA = Shape(16, (4, 8, 12))
+_NAME = Shape(8, (4,))
+_MANIFEST_REF = Shape(20, (8, 4))
+_METADATA_ITEM = Shape(12, (4, 8))
+_SHAPES = (
+    _FIRST,
+    _LATER,
+    _NODE,
+    _EMPTY,
+    _ARRAY_DATA,
+    _NAMED_ARRAY_DATA,
+    _NAME,
+    _MANIFEST_REF,
+    _METADATA_ITEM,
+)
+
+
+def decode(payload: bytes, *, where: str) -> Snapshot:
+    """The snapshot in a payload."""
+    buffer = Buffer(payload, where=where)
+    root = buffer.root(IDENTIFIER)
+    parent = root.fixed_or_none(1, OBJECT_ID_SIZE)
+    unreleased = root.has(7)
+    nodes = [_node(table, unreleased) for table in root.tables(2)]
+    by_path = in_order(nodes)
+    if len(by_path) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
+        buffer.fail("two nodes have the same path or the same id")
+    return Snapshot(
+        id=SnapshotId(root.fixed(0, OBJECT_ID_SIZE)),
+        parent_id=None if parent is None else SnapshotId(parent),
+        flushed_at=root.u64(3),
+        message=root.text(4),
+        metadata=_metadata(root, where),
+        nodes=by_path,
+        manifest_files=_manifest_files(root),
+    )
+
+
+def encode(snapshot: Snapshot) -> bytearray:
+    """The payload of a snapshot."""
+    writer = Writer(IDENTIFIER, _SHAPES)
+    root = writer.root(_FIRST if snapshot.parent_id is None else _LATER, align=8)
+    writer.put(root + 28, snapshot.id)
+    if snapshot.parent_id is not None:
+        writer.put(root + 40, snapshot.parent_id)
+    writer.number(root + 8, "Q", snapshot.flushed_at)
+    writer.text(root + 16, snapshot.message)
+    _write_metadata(writer, root + 20, snapshot.metadata)
+    _write_manifest_files(writer, root + 24, snapshot)
+    nodes = in_order(snapshot.nodes.values())
+    for link, node in zip(writer.references(root + 4, len(nodes)), nodes.values(), strict=True):
+        _write_node(writer, link, node)
+    return writer.finish()
+
+
+def _metadata(root: Table, where: str) -> Metadata:
+    items = root.tables(5)
+    return {item.text(0): decode_value(item.blob(1), where=where) for item in items}
+
+
+def _manifest_files(root: Table) -> dict[ManifestId, ManifestFile]:
+    rows = root.structs(6, _MANIFEST_FILE, 8)
+    files = sorted(
+        zip(
+            (ManifestId(bytes(identity)) for identity in rows["id"]),
+            rows["size_bytes"].tolist(),
+            rows["num_chunk_refs"].tolist(),
+            strict=True,
+        )
+    )
+    found = {identity: ManifestFile(identity, size, count) for identity, size, count in files}
+    if len(found) != len(files):
+        root.buffer.fail("a manifest file is listed twice")
+    return found
+
+
+def _node(table: Table, unreleased: bool) -> Node:
+    identity = NodeId(table.fixed(0, NODE_ID_SIZE))
+    path = table.text(1)
+    try:
+        check_node_path(path)
+    except InvalidInputError as error:
+        table.buffer.fail(error.message)
+    if unreleased and table.has(5):
+        return _unreleased_node(table, identity, path)
+    kind = table.u8(3)
+    data = _node_data(table, kind, 4)
+    array = _array_data(data) if kind == _ARRAY else None
+    return Node(identity, path, table.blob(2), array)
+
+
+def _node_data(table: Table, kind: int, slot: int) -> Table:
+    if kind not in (_ARRAY, _GROUP):
+        table.buffer.fail(f"a node is of unknown type {kind}")
+    return table.child(slot)
+
+
+def _array_data(data: Table) -> ArrayData:
+    sides = data.structs(0, _DIMENSION, 8)
+    if len(sides) > MAX_RANK:
+        data.buffer.fail(f"an array has {len(sides)} dimensions, more than {MAX_RANK}")
+    shape = tuple(
+        Dimension(length, chunk)
+        for length, chunk in zip(
+            sides["length"].tolist(), sides["chunk_length"].tolist(), strict=True
+        )
+    )
+    names = None
+    if data.has(1):
+        names = tuple(name.text_or_none(0) or None for name in data.tables(1))
+        if len(names) != len(shape):
+            data.buffer.fail(f"an array has {len(shape)} dimensions but {len(names)} names")
+    return ArrayData(shape, names, _manifest_refs(data, 2, len(shape)))
+
+
+def _manifest_refs(data: Table, slot: int, rank: int) -> tuple[ManifestRef, ...]:
+    return tuple(
+        ManifestRef(ManifestId(ref.fixed(0, OBJECT_ID_SIZE)), _extents(ref, rank))
+        for ref in data.tables(slot)
+    )
+
+
+def _extents(ref: Table, rank: int) -> Extents | None:
+    """The box of a manifest; official readers take an empty one as unbounded."""
+    ranges = ref.structs(1, _RANGE, 4)
+    if len(ranges) != rank:
+        if not len(ranges):
+            return None
+        ref.buffer.fail(f"extents have {len(ranges)} dimensions, their array {rank}")
+    return tuple(zip(ranges["from"].tolist(), ranges["to"].tolist(), strict=True))
+
+
+def _unreleased_node(table: Table, identity: NodeId, path: str) -> Node:
+    """A node of commit f1dc0bbe: attributes in slots 2 and 3, data in 4 and 5."""
+    where = table.buffer.where
+    attributes = None
+    if table.u8(2) == _INLINE_ATTRIBUTES:
+        attributes = _early_value(table.child(3).blob(0), table)
+        if not isinstance(attributes, dict):
+            table.buffer.fail("the attributes of a node are not a map")
+    elif table.u8(2):
+        table.buffer.fail("the attributes of a node are in another file, which never existed")
+    kind = table.u8(4)
+    data = _node_data(table, kind, 5)
+    if kind == _GROUP:
+        return Node(identity, path, rebuild_document(None, attributes, where=where))
+    zarr = _early_value(data.blob(0), table)
+    if not isinstance(zarr, list):
+        table.buffer.fail("the Zarr metadata of an array is not a list")
+    document = rebuild_document(zarr, attributes, where=where)
+    try:
+        facts = parse_node(document)
+    except (InvalidInputError, UnsupportedError) as error:
+        table.buffer.fail(error.message)
+    if isinstance(facts, GroupDocument):
+        return table.buffer.fail("the Zarr metadata of an array is that of a group")
+    sides = zip(facts.shape, facts.chunk_shape, strict=True)
+    shape = tuple(Dimension(length, chunk) for length, chunk in sides)
+    names = facts.dimension_names and tuple(name or None for name in facts.dimension_names)
+    manifests = _manifest_refs(data, 1, len(shape))
+    return Node(identity, path, document, ArrayData(shape, names, manifests))
+
+
+def _early_value(data: bytes, table: Table) -> Any:
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
+        return table.buffer.fail("the metadata of a node is not one MessagePack value")
+
+
+def _write_metadata(writer: Writer, at: int, metadata: Metadata) -> None:
+    items = sorted(metadata.items(), key=lambda item: item[0].encode())
+    for link, (name, value) in zip(writer.references(at, len(items)), items, strict=True):
+        writer.align(4)
+        writer.link(link)
+        item = writer.table(_METADATA_ITEM)
+        writer.text(item + 4, name)
+        writer.blob(item + 8, encode_value(name, value))
+
+
+def _write_manifest_files(writer: Writer, at: int, snapshot: Snapshot) -> None:
+    files = sorted(snapshot.manifest_files.values(), key=lambda file: file.id)
+    rows = np.zeros(len(files), _MANIFEST_FILE)
+    if files:
+        rows["id"] = [np.void(file.id) for file in files]
+        rows["size_bytes"] = [file.size_bytes for file in files]
+        rows["num_chunk_refs"] = [file.num_chunk_refs for file in files]
+    writer.blob(at, rows.tobytes(), count=len(files), align=8)
+
+
+def _write_node(writer: Writer, link: int, node: Node) -> None:
+    writer.align(4)
+    writer.link(link)
+    at = writer.table(_NODE)
+    writer.put(at + 16, node.id)
+    writer.number(at + 24, "B", _GROUP if node.array is None else _ARRAY)
+    writer.text(at + 4, node.path)
+    writer.blob(at + 8, node.user_data)
+    writer.align(4)
+    writer.link(at + 12)
+    if node.array is None:
+        writer.table(_EMPTY)
+    else:
+        _write_array_data(writer, node.array)
+
+
+def _write_array_data(writer: Writer, array: ArrayData) -> None:
+    names = array.dimension_names
+    at = writer.table(_ARRAY_DATA if names is None else _NAMED_ARRAY_DATA)
+    sides = b"".join(struct.pack("<QQ", side.length, side.chunk_length) for side in array.shape)
+    writer.blob(at + 4, sides, count=len(array.shape), align=8)
+    if names is not None:
+        for link, name in zip(writer.references(at + 8, len(names)), names, strict=True):
+            writer.align(4)
+            writer.link(link)
+            table = writer.table(_NAME if name else _EMPTY)
+            if name:
+                writer.text(table + 4, name)
+    refs = writer.references(at + 12, len(array.manifests))
+    for link, ref in zip(refs, array.manifests, strict=True):
+        _write_manifest_ref(writer, link, ref, len(array.shape))
+
+
+def _write_manifest_ref(writer: Writer, link: int, ref: ManifestRef, rank: int) -> None:
+    if ref.extents is None or len(ref.extents) != rank:
+        raise InvalidInputError(
+            "a manifest is named without its extents, which this generation needs"
+        )
+    writer.align(4)
+    writer.link(link)
+    at = writer.table(_MANIFEST_REF)
+    writer.put(at + 8, ref.id)
+    box = b"".join(struct.pack("<II", low, high) for low, high in ref.extents)
+    writer.blob(at + 4, box, count=len(ref.extents), align=4)

@@ -1,0 +1,217 @@
+"""A verified FlatBuffers reader: every offset and length is checked once, before it is followed.
+
+`Table` reads small things one at a time. Long vectors of tables are read by `columns.Batch`, one
+NumPy gather per field. What a file can make this reader do is bounded by its own size: each table
+costs 8 units and each byte of a vector one, from a purse of a few times the payload, so vectors
+that share their parts cannot blow up; depth is bounded as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from airflow_provider_icechunk.exceptions import FormatError
+
+MAX_DEPTH = 16
+_TABLE_COST = 8
+_PURSE_FACTOR = 4
+_PURSE_BASE = 4096
+
+_U8 = struct.Struct("<B")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+_U64 = struct.Struct("<Q")
+
+
+class Buffer:
+    """A FlatBuffers payload under verification; `where` names the file in errors."""
+
+    __slots__ = ("_purse", "data", "size", "where")
+
+    def __init__(self, data: bytes, *, where: str) -> None:
+        self.data = data
+        self.size = len(data)
+        self.where = where
+        self._purse = _PURSE_FACTOR * len(data) + _PURSE_BASE
+
+    def root(self, identifier: bytes) -> Table:
+        """The root table of a file that carries `identifier`."""
+        if self.size < 8 or self.data[4:8] != identifier:
+            self.fail(f"the payload is not a FlatBuffers file with identifier {identifier!r}")
+        return self.table(self.u32(0), 0)
+
+    def table(self, at: int, depth: int) -> Table:
+        """The table at `at`, with its vtable checked."""
+        if depth > MAX_DEPTH:
+            self.fail(f"tables are nested more than {MAX_DEPTH} deep")
+        self.spend(_TABLE_COST)
+        if at % 4 or at + 4 > self.size:
+            self.fail("a table lies outside the file or is misaligned")
+        vtable = at - _I32.unpack_from(self.data, at)[0]
+        size, slots = self.vtable(vtable)
+        if at + size > self.size:
+            self.fail("a table reaches beyond the end of the file")
+        return Table(self, at, size, slots, depth)
+
+    def vtable(self, at: int) -> tuple[int, tuple[int, ...]]:
+        """Size of the tables and offset of each slot (0 when absent), from the vtable at `at`."""
+        if at < 0 or at % 2 or at + 4 > self.size:
+            self.fail("a vtable lies outside the file or is misaligned")
+        length = _U16.unpack_from(self.data, at)[0]
+        if length < 4 or length % 2 or at + length > self.size:
+            self.fail("a vtable has an impossible size")
+        size, *slots = struct.unpack_from(f"<{length // 2 - 1}H", self.data, at + 2)
+        if size < 4:
+            self.fail("a table has an impossible size")
+        return size, tuple(slots)
+
+    def u32(self, at: int) -> int:
+        """The number at `at`, which the caller has checked to be inside."""
+        value: int = _U32.unpack_from(self.data, at)[0]
+        return value
+
+    def vector(self, at: int, width: int, align: int) -> tuple[int, int]:
+        """Position and count of the items of the vector at `at`."""
+        if at % 4 or at + 4 > self.size:
+            self.fail("a vector lies outside the file or is misaligned")
+        count = self.u32(at)
+        if at + 4 + count * width > self.size or (count and (at + 4) % align):
+            self.fail("a vector reaches beyond the end of the file or is misaligned")
+        return at + 4, count
+
+    def spend(self, cost: int) -> None:
+        """Pay for work; a file that asks for more than its size allows is refused."""
+        self._purse -= cost
+        if self._purse < 0:
+            self.fail("its parts overlap so much that it unpacks to far more than its size")
+
+    def fail(self, problem: str) -> NoReturn:
+        """Refuse the file."""
+        raise FormatError(f"{self.where}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose slots are read by number; a required slot that is absent is an error."""
+
+    buffer: Buffer
+    at: int
+    size: int
+    slots: tuple[int, ...]
+    depth: int
+
+    def has(self, slot: int) -> bool:
+        """Whether the slot is present."""
+        return slot < len(self.slots) and self.slots[slot] != 0
+
+    def u8(self, slot: int, default: int = 0) -> int:
+        """An 8-bit number."""
+        return self._scalar(slot, _U8, default)
+
+    def u32(self, slot: int, default: int = 0) -> int:
+        """A 32-bit number."""
+        return self._scalar(slot, _U32, default)
+
+    def u64(self, slot: int, default: int = 0) -> int:
+        """A 64-bit number."""
+        return self._scalar(slot, _U64, default)
+
+    def fixed(self, slot: int, size: int) -> bytes:
+        """A required struct of bytes, such as an id."""
+        value = self.fixed_or_none(slot, size)
+        return self._missing(slot) if value is None else value
+
+    def fixed_or_none(self, slot: int, size: int) -> bytes | None:
+        """A struct of bytes, if present."""
+        at = self._field(slot, size, 1)
+        return None if at is None else self.buffer.data[at : at + size]
+
+    def text(self, slot: int) -> str:
+        """A required string."""
+        value = self.text_or_none(slot)
+        return self._missing(slot) if value is None else value
+
+    def text_or_none(self, slot: int) -> str | None:
+        """A string, if present."""
+        at = self._target(slot)
+        if at is None:
+            return None
+        buffer = self.buffer
+        start, count = buffer.vector(at, 1, 1)
+        stop = start + count
+        if stop >= buffer.size or buffer.data[stop]:
+            buffer.fail("a string does not end with NUL")
+        buffer.spend(count)
+        try:
+            return buffer.data[start:stop].decode()
+        except UnicodeDecodeError:
+            return buffer.fail("a string is not UTF-8")
+
+    def blob(self, slot: int) -> bytes:
+        """A required vector of bytes."""
+        start, count = self._vector(slot, 1, 1)
+        return self.buffer.data[start : start + count]
+
+    def structs(self, slot: int, dtype: DTypeLike, align: int) -> NDArray[np.void]:
+        """A required vector of structs or numbers, as a read-only view of the payload."""
+        kind = np.dtype(dtype)
+        start, count = self._vector(slot, kind.itemsize, align)
+        return np.frombuffer(self.buffer.data, kind, count, start)
+
+    def tables(self, slot: int) -> list[Table]:
+        """A required vector of tables."""
+        at = self.offsets(slot)
+        buffer, depth = self.buffer, self.depth + 1
+        return [buffer.table(position, depth) for position in at.tolist()]
+
+    def offsets(self, slot: int) -> NDArray[np.int64]:
+        """Positions of the tables of a required vector, not yet checked."""
+        start, count = self._vector(slot, 4, 4)
+        links: NDArray[np.uint32] = np.frombuffer(self.buffer.data, "<u4", count, start)
+        return np.arange(start, start + 4 * count, 4, dtype=np.int64) + links
+
+    def child(self, slot: int) -> Table:
+        """A required table, also the value of a union."""
+        at = self._target(slot)
+        if at is None:
+            return self._missing(slot)
+        return self.buffer.table(at, self.depth + 1)
+
+    def _scalar(self, slot: int, number: struct.Struct, default: int) -> int:
+        at = self._field(slot, number.size, number.size)
+        if at is None:
+            return default
+        value: int = number.unpack_from(self.buffer.data, at)[0]
+        return value
+
+    def _field(self, slot: int, width: int, align: int) -> int | None:
+        if slot >= len(self.slots):
+            return None
+        offset = self.slots[slot]
+        if not offset:
+            return None
+        at = self.at + offset
+        if offset < 4 or offset + width > self.size or at % align:
+            self.buffer.fail(f"slot {slot} of a table lies outside of it or is misaligned")
+        return at
+
+    def _target(self, slot: int) -> int | None:
+        at = self._field(slot, 4, 4)
+        return None if at is None else at + self.buffer.u32(at)
+
+    def _vector(self, slot: int, width: int, align: int) -> tuple[int, int]:
+        at = self._target(slot)
+        if at is None:
+            return self._missing(slot)
+        start, count = self.buffer.vector(at, width, align)
+        self.buffer.spend(count * width)
+        return start, count
+
+    def _missing(self, slot: int) -> NoReturn:
+        self.buffer.fail(f"required slot {slot} of a table is missing")

@@ -1,0 +1,86 @@
+"""One bounded zstd frame: what it unpacks to is limited before a byte of it is allocated.
+
+The blocks of the frame are walked first. That proves the frame complete and alone in its bytes, and
+gives an upper bound of its content, so that neither a bomb nor a lying header gets memory: the
+library by itself trusts the declared size over `max_output_size`, and its stream reader ends
+silently when a frame is cut.
+"""
+
+from __future__ import annotations
+
+import zstandard
+
+from airflow_provider_icechunk.exceptions import FormatError, Kind
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_MAX_BLOCK = 128 << 10
+_MAX_BLOCKS = 1 << 20
+"""A gigabyte takes 8192 full blocks; a frame of tiny ones is hostile."""
+_RLE, _COMPRESSED = 1, 2
+
+
+def compress(payload: bytes | bytearray | memoryview, *, level: int) -> bytes:
+    """One frame with its content size in the header."""
+    return zstandard.ZstdCompressor(level=level).compress(payload)
+
+
+def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
+    """The content of the one frame that `data` is, if that has at most `limit` bytes."""
+    if bytes(data[:4]) != _MAGIC:
+        raise FormatError(f"{where}: the payload is not a zstd frame")
+    try:
+        header_size = zstandard.frame_header_size(data)
+        parameters = zstandard.get_frame_parameters(data)
+    except zstandard.ZstdError:
+        raise FormatError(f"{where}: the header of the zstd frame is damaged or cut") from None
+    bound = _content_bound(data, header_size, parameters.has_checksum, where)
+    declared: int | None = parameters.content_size
+    if declared == zstandard.CONTENTSIZE_UNKNOWN:
+        declared = None
+    if declared is not None and declared > bound:
+        raise FormatError(f"{where}: the zstd frame says {declared} bytes but cannot hold them")
+    if declared is not None and declared > limit:
+        raise _too_large(where, limit)
+    try:
+        content = zstandard.ZstdDecompressor().decompress(
+            data, max_output_size=max(min(bound, limit), 1), read_across_frames=False
+        )
+    except (zstandard.ZstdError, MemoryError):
+        if declared is None and bound > limit:
+            raise _too_large(where, limit) from None
+        raise FormatError(f"{where}: the zstd frame is damaged") from None
+    if declared is not None and len(content) != declared:
+        raise FormatError(f"{where}: the zstd frame says {declared} bytes, has {len(content)}")
+    return content
+
+
+def _content_bound(data: bytes | memoryview, at: int, has_checksum: bool, where: str) -> int:
+    """The most that the blocks from `at` on can unpack to; refuses anything but one whole frame."""
+    total = 0
+    size = len(data)
+    for _ in range(_MAX_BLOCKS):
+        if at + 3 > size:
+            break
+        header = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+        kind, length = header >> 1 & 3, header >> 3
+        if length > _MAX_BLOCK or kind > _COMPRESSED:
+            raise FormatError(f"{where}: a block of the zstd frame is damaged")
+        total += _MAX_BLOCK if kind == _COMPRESSED else length
+        at += 3 + (1 if kind == _RLE else length)
+        if header & 1:
+            at += 4 if has_checksum else 0
+            if at < size:
+                raise FormatError(f"{where}: {size - at} bytes follow the zstd frame")
+            if at > size:
+                break
+            return total
+    else:
+        raise FormatError(f"{where}: the zstd frame has more than {_MAX_BLOCKS} blocks")
+    raise FormatError(f"{where}: the zstd frame is cut off after {size} bytes")
+
+
+def _too_large(where: str, limit: int) -> FormatError:
+    return FormatError(
+        f"{where}: unpacks to more than {limit} bytes; raise the limit if this file is trusted",
+        kind=Kind.LIMIT_EXCEEDED,
+    )
