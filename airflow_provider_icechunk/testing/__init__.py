@@ -1,5 +1,4 @@
-"""Tools for testing pipelines that use this package, shipped for its users and used by its own.
+"""Helpers for tests, shipped so that users can test their own pipelines with them.
 
-Storages that crash, stall and lie, strategies and invariants. May import the whole engine up to
-`api`; never Airflow. Nothing else in the package imports this.
+Storages that crash, lose answers or are slow, to be wrapped around a real one.
 """

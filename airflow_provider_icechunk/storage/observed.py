@@ -1,0 +1,155 @@
+"""Counting what is asked of a storage: requests, bytes and time, by verb."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_provider_icechunk.storage.base import (
+    ByteRange,
+    Data,
+    Deleted,
+    Expectation,
+    Fetched,
+    Listed,
+    Put,
+    PutOutcome,
+    Storage,
+)
+from airflow_provider_icechunk.storage.process import PerProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one verb was used for."""
+
+    requests: int = 0
+    """Objects asked for, written or deleted; listings count one each."""
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def plus(self, requests: int, size: int, seconds: float) -> Usage:
+        """Usage with some more added."""
+        return Usage(self.requests + requests, self.bytes + size, self.seconds + seconds)
+
+
+class ObservedStorage:
+    """Passes everything on to `inner`, and counts it.
+
+    :param clock: a rising number of seconds.
+    """
+
+    def __init__(self, inner: Storage, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._usage: dict[str, Usage] = {}
+        self._lock = PerProcess(threading.Lock)
+
+    @property
+    def inner(self) -> Storage:
+        """The storage that does the work."""
+        return self._inner
+
+    @property
+    def usage(self) -> Mapping[str, Usage]:
+        """Verb to what it was used for so far."""
+        with self._lock.get():
+            return dict(self._usage)
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        with self._lock.get():
+            self._usage.clear()
+
+    @property
+    def location(self) -> str:
+        """The location of the storage that does the work."""
+        return self._inner.location
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
+        """Counted `get`."""
+        with self._counting("get") as size:
+            found = self._inner.get(key, byte_range)
+            size.append(0 if found is None else len(found.data))
+        return found
+
+    def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
+        """Counted `get_many`: one request for each object."""
+        with self._counting("get", requests=len(requests)) as size:
+            found = self._inner.get_many(requests)
+            size.extend(len(one.data) for one in found if one is not None)
+        return found
+
+    def put(
+        self,
+        key: str,
+        data: Data,
+        *,
+        expect: Expectation,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> PutOutcome:
+        """Counted `put`."""
+        with self._counting("put") as size:
+            size.append(memoryview(data).nbytes)
+            return self._inner.put(
+                key, data, expect=expect, metadata=metadata, content_type=content_type
+            )
+
+    def put_many(self, puts: Sequence[Put]) -> None:
+        """Counted `put_many`: one request for each object."""
+        with self._counting("put", requests=len(puts)) as size:
+            size.extend(memoryview(one.data).nbytes for one in puts)
+            self._inner.put_many(puts)
+
+    def settle(self) -> None:
+        """Counted `settle`."""
+        with self._counting("settle"):
+            self._inner.settle()
+
+    def scan(self, prefix: str) -> Iterator[Listed]:
+        """Counted `scan`; its time is not measured, since the reader sets the pace."""
+        self._count("scan", 1, 0, 0.0)
+        return self._inner.scan(prefix)
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Counted `list_folders`."""
+        with self._counting("list_folders"):
+            return self._inner.list_folders(prefix)
+
+    def head(self, key: str) -> Listed | None:
+        """Counted `head`."""
+        with self._counting("head"):
+            return self._inner.head(key)
+
+    def delete(self, keys: Sequence[str]) -> Deleted:
+        """Counted `delete`: one request for each key."""
+        with self._counting("delete", requests=len(keys)):
+            return self._inner.delete(keys)
+
+    def now(self) -> datetime:
+        """Counted `now`."""
+        with self._counting("now"):
+            return self._inner.now()
+
+    def check_conditional_writes(self) -> None:
+        """Counted `check_conditional_writes`."""
+        with self._counting("check_conditional_writes"):
+            self._inner.check_conditional_writes()
+
+    @contextmanager
+    def _counting(self, verb: str, *, requests: int = 1) -> Iterator[list[int]]:
+        sizes: list[int] = []
+        start = self._clock()
+        try:
+            yield sizes
+        finally:
+            self._count(verb, requests, sum(sizes), self._clock() - start)
+
+    def _count(self, verb: str, requests: int, size: int, seconds: float) -> None:
+        with self._lock.get():
+            self._usage[verb] = self._usage.get(verb, Usage()).plus(requests, size, seconds)
