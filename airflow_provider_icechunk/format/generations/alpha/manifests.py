@@ -21,6 +21,7 @@ from airflow_provider_icechunk.format.generations.alpha.scalars import (
     decode_node_id,
     encode_id,
 )
+from airflow_provider_icechunk.format.generations.alpha.scan import scan_manifest
 from airflow_provider_icechunk.format.ids import (
     OBJECT_ID_SIZE,
     ManifestId,
@@ -52,14 +53,17 @@ _T = TypeVar("_T")
 _Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 
-def decode_manifest(payload: bytes | memoryview, expected: ManifestId, *, where: str) -> Manifest:
+def decode_manifest(payload: bytes, expected: ManifestId, *, where: str) -> Manifest:
     """The manifest in an unpacked payload, rows in order."""
+    regular = scan_manifest(payload)
+    if regular is not None:
+        identity, arrays = regular
+        _check_id(ManifestId(identity), expected, where)
+        return Manifest(expected, {node: arrays[node] for node in sorted(arrays)})
     value = unpack(payload, where=where)
     items = as_array(value, "the manifest", where=where, sizes=(2, 3, 4))
     if len(items) != 3:
-        identity = decode_manifest_id(items[-2], where=where)
-        if identity != expected:
-            raise FormatError(f"{where}: says it is manifest {encode_base32(identity)}")
+        _check_id(decode_manifest_id(items[-2], where=where), expected, where)
     entries = as_pairs(items[-1], "the references", where=where)
     nested = len(items) != 3 or _is_nested(entries)
     by_node = _nested_rows(entries, where) if nested else _flat_rows(entries, where)
@@ -70,12 +74,17 @@ def decode_manifest(payload: bytes | memoryview, expected: ManifestId, *, where:
 def encode_manifest(manifest: Manifest) -> bytes:
     """A payload in the last layout; arrays without references are left out."""
     arrays = [(node, parts) for node, parts in manifest.arrays.items() if sum(map(len, parts))]
-    pieces: list[bytes | memoryview] = [b"\x92", encode_id(manifest.id), map_header(len(arrays))]
+    pieces: list[bytes] = [b"\x92", encode_id(manifest.id), map_header(len(arrays))]
     for node, parts in sorted(arrays, key=lambda item: item[0]):
         pieces += (encode_id(node), map_header(sum(map(len, parts))))
         for refs in parts:
             pieces.extend(pack_rows(refs))
     return b"".join(pieces)
+
+
+def _check_id(identity: ManifestId, expected: ManifestId, where: str) -> None:
+    if identity != expected:
+        raise FormatError(f"{where}: says it is manifest {encode_base32(identity)}")
 
 
 def _is_nested(entries: Pairs) -> bool:

@@ -27,6 +27,8 @@ _ETAG = b"\x81\xa4ETag"
 _NIL = b"\xc0"
 
 Rows = NDArray[np.bool_]
+_Packed = tuple[bytes, NDArray[np.int64]]
+"""Packed rows one after the other, and where each of them ends."""
 
 
 @dataclass(slots=True)
@@ -96,19 +98,20 @@ class _Matrix:
         self.columns.append(data)
         self.masks.append(np.broadcast_to(used[:, None], data.shape))
 
-    def packed(self) -> tuple[bytes, NDArray[np.int64]]:
+    def packed(self) -> _Packed:
         """The packed rows one after the other, and where each of them ends."""
         mask = np.concatenate(self.masks, axis=1)
         data = np.concatenate(self.columns, axis=1)[mask].tobytes()
         return data, np.cumsum(mask.sum(axis=1))
 
 
-def pack_rows(refs: ChunkRefs) -> Iterator[bytes | memoryview]:
+def pack_rows(refs: ChunkRefs) -> Iterator[bytes]:
     """Pieces of the entries `coordinates: payload` of a map, in the order of rows."""
     if (refs.kind == RefKind.ERASED).any():
         raise InvalidInputError("a manifest cannot hold erased references")
+    heap = bytes(refs.heap)
     for start in range(0, len(refs), _BLOCK):
-        yield from _pack_block(refs.take(slice(start, start + _BLOCK)))
+        yield from _pack_block(refs.take(slice(start, start + _BLOCK)), heap)
 
 
 def pack_coordinates(index: NDArray[np.uint32]) -> bytes:
@@ -129,7 +132,7 @@ def _add_coordinates(matrix: _Matrix, index: NDArray[np.uint32]) -> None:
         matrix.numbers(index[:, axis], every)
 
 
-def _pack_block(refs: ChunkRefs) -> Iterator[bytes | memoryview]:
+def _pack_block(refs: ChunkRefs, heap: bytes) -> list[bytes]:
     """Native rows are complete after the first matrix; others have heap bytes in between."""
     native, inline, virtual = (
         refs.kind == kind for kind in (RefKind.NATIVE, RefKind.INLINE, RefKind.VIRTUAL)
@@ -149,13 +152,11 @@ def _pack_block(refs: ChunkRefs) -> Iterator[bytes | memoryview]:
     if virtual.any():
         head.constant(_VIRTUAL, virtual)
         head.text_sizes(sizes, virtual)
-    start, start_ends = head.packed()
+    start = head.packed()
     if native.all():
-        yield start
-    elif not virtual.any():
-        yield from _interleave(refs, (start, start_ends), None)
-    else:
-        yield from _interleave(refs, (start, start_ends), _virtual_ends(refs, virtual).packed())
+        return [start[0]]
+    end = _virtual_ends(refs, virtual).packed() if virtual.any() else None
+    return _interleave(refs, heap, start, end)
 
 
 def _virtual_ends(refs: ChunkRefs, virtual: Rows) -> _Matrix:
@@ -172,28 +173,24 @@ def _virtual_ends(refs: ChunkRefs, virtual: Rows) -> _Matrix:
     return end
 
 
-def _interleave(
-    refs: ChunkRefs,
-    start: tuple[bytes, NDArray[np.int64]],
-    end: tuple[bytes, NDArray[np.int64]] | None,
-) -> Iterator[bytes | memoryview]:
+def _interleave(refs: ChunkRefs, heap: bytes, start: _Packed, end: _Packed | None) -> list[bytes]:
     """Per row: its start, its inline bytes or location, its end, its entity tag."""
-    heap = memoryview(refs.heap)
     held = refs.kind != RefKind.NATIVE
-    spans = np.where(held[:, None], refs.span, np.uint64(0)).tolist()
-    data, ends = start
-    starts = [0, *ends.tolist()]
-    if end is None:
-        for row, (low, high) in enumerate(spans):
-            yield data[starts[row] : starts[row + 1]]
-            yield heap[low:high]
-        return
-    tail, tail_ends = end
-    tails = [0, *tail_ends.tolist()]
-    virtual = refs.kind == RefKind.VIRTUAL
-    etags = np.where(virtual[:, None], refs.etag, np.uint64(0)).tolist()
-    for row, ((low, high), (first, last)) in enumerate(zip(spans, etags, strict=True)):
-        yield data[starts[row] : starts[row + 1]]
-        yield heap[low:high]
-        yield tail[tails[row] : tails[row + 1]]
-        yield heap[first:last]
+    columns = [_cut(*start), _from_heap(heap, refs.span, held)]
+    if end is not None:
+        columns += [_cut(*end), _from_heap(heap, refs.etag, refs.kind == RefKind.VIRTUAL)]
+    pieces = [b""] * (len(columns) * len(refs))
+    for at, column in enumerate(columns):
+        pieces[at :: len(columns)] = column
+    return pieces
+
+
+def _cut(data: bytes, ends: NDArray[np.int64]) -> list[bytes]:
+    stops = ends.tolist()
+    return [data[low:high] for low, high in zip([0, *stops], stops, strict=False)]
+
+
+def _from_heap(heap: bytes, spans: NDArray[np.uint64], used: Rows) -> list[bytes]:
+    lows = np.where(used, spans[:, 0], np.uint64(0)).tolist()
+    highs = np.where(used, spans[:, 1], np.uint64(0)).tolist()
+    return [heap[low:high] for low, high in zip(lows, highs, strict=True)]
