@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -22,6 +24,10 @@ class Retry:
     longest_pause: float = 20.0
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = random.uniform
+
+    def __post_init__(self) -> None:
+        if self.tries < 1 or self.first_pause < 0 or self.longest_pause < 0:
+            raise InvalidInputError("a retry needs at least one try, and pauses of no less than 0")
 
     def attempts(self) -> Iterator[bool]:
         """Yields `tries` times, after the pause that is due: whether this is the last try."""

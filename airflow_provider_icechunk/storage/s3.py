@@ -1,0 +1,223 @@
+"""Objects in a bucket of S3, or of a store that speaks its language.
+
+Conditional writes are single PUTs with `If-None-Match` or `If-Match`, never sent again blindly: an
+answer that is doubtful is resolved by reading back (`readback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import assert_never
+
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Anything,
+    Bounded,
+    ByteRange,
+    Data,
+    Deleted,
+    Exactly,
+    Expectation,
+    Fetched,
+    From,
+    Last,
+    Listed,
+    Put,
+    PutOutcome,
+    Until,
+    Written,
+)
+from airflow_provider_icechunk.storage.credentials import (
+    AnonymousCredentials,
+    EnvironmentCredentials,
+    S3Credentials,
+)
+from airflow_provider_icechunk.storage.keys import check_key, check_prefix
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.probe import probe_conditional_writes
+from airflow_provider_icechunk.storage.ranges import resolve
+from airflow_provider_icechunk.storage.s3_bucket import Bucket
+from airflow_provider_icechunk.storage.s3_errors import FAILURES, Trouble, classify
+from airflow_provider_icechunk.storage.s3_settings import S3Settings
+from airflow_provider_icechunk.storage.s3_writes import Upload, put_if, put_in_parts, put_plainly
+
+_BATCH = 1000
+
+
+class S3Storage:
+    """Objects below a prefix of a bucket."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._bucket = Bucket(settings)
+
+    @classmethod
+    def at(
+        cls,
+        bucket: str,
+        prefix: str = "",
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        credentials: S3Credentials | None = None,
+        anonymous: bool = False,
+        force_path_style: bool = False,
+        allow_http: bool = False,
+        use_metadata: bool = True,
+    ) -> S3Storage:
+        """The storage at a bucket and prefix; `S3Settings` has the rarer choices."""
+        chosen = AnonymousCredentials() if anonymous else credentials or EnvironmentCredentials()
+        return cls(
+            S3Settings(
+                bucket,
+                prefix,
+                region=region,
+                endpoint_url=endpoint_url,
+                credentials=chosen,
+                force_path_style=force_path_style,
+                allow_http=allow_http,
+                use_metadata=use_metadata,
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self.location!r})"
+
+    @property
+    def settings(self) -> S3Settings:
+        """What this storage was made of."""
+        return self._settings
+
+    @property
+    def location(self) -> str:
+        """A URL-like name for messages."""
+        return self._bucket.location
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
+        """The object or a range of it; `None` if there is no such object.
+
+        Ranges that HTTP cannot say (empty ones, all but the end) take a second request.
+        """
+        check_key(key)
+        resolve(byte_range, 0)
+        asked = _header(byte_range)
+        if byte_range is not None and asked is None:
+            return self._get_by_size(key, byte_range)
+        try:
+            body = self._bucket.get(key, asked)
+        except FAILURES as error:
+            if classify(error) is not Trouble.BAD_RANGE or byte_range is None:
+                raise self._bucket.error(error, "read", key) from error
+            return self._get_by_size(key, byte_range)
+        if body is None:
+            return None
+        if body.is_range or byte_range is None:
+            return Fetched(body.data, body.version)
+        start, stop = resolve(byte_range, len(body.data))
+        return Fetched(body.data[start:stop], body.version)
+
+    def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
+        """`get` for many at once; results in the order of requests."""
+        return run_all(
+            lambda request: self.get(*request), requests, at_once=self._settings.concurrency
+        )
+
+    def put(
+        self,
+        key: str,
+        data: Data,
+        *,
+        expect: Expectation,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> PutOutcome:
+        """Write the whole object if `expect` holds."""
+        upload = Upload.of(check_key(key), data, metadata, content_type)
+        match expect:
+            case Anything():
+                large = len(upload.data) >= self._settings.multipart_threshold
+                put = put_in_parts if large else put_plainly
+                return Written(put(self._bucket, upload))
+            case Absent() | Exactly():
+                return put_if(self._bucket, upload, expect)
+            case _:
+                assert_never(expect)
+
+    def put_many(self, puts: Sequence[Put]) -> None:
+        """Unconditional writes at once."""
+        run_all(
+            lambda one: self.put(
+                one.key,
+                one.data,
+                expect=Anything(),
+                metadata=one.metadata,
+                content_type=one.content_type,
+            ),
+            puts,
+            at_once=self._settings.concurrency,
+        )
+
+    def settle(self) -> None:
+        """Nothing to do: a write is durable when it is answered."""
+
+    def scan(self, prefix: str) -> Iterator[Listed]:
+        """Objects whose key starts with `prefix`, in the order in which the store lists them.
+
+        That is ascending order of key for S3 itself; some other stores list folder by folder.
+        """
+        check_prefix(prefix)
+        return (one for page in self._bucket.pages(prefix) for one in self._bucket.listed(page))
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Names directly below `prefix` under which there are objects."""
+        check_prefix(prefix)
+        pages = self._bucket.pages(prefix, delimiter="/")
+        return sorted({name for page in pages for name in self._bucket.folder_names(page, prefix)})
+
+    def head(self, key: str) -> Listed | None:
+        """Size and creation time without the bytes."""
+        found = self._bucket.head(check_key(key))
+        return None if found is None else Listed(key, found.size, found.created_at)
+
+    def delete(self, keys: Sequence[str]) -> Deleted:
+        """Delete in batches of 1000; a key that is not there counts as deleted."""
+        for key in keys:
+            check_key(key)
+        batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
+        failed: dict[str, str] = {}
+        for reasons in run_all(self._bucket.delete_batch, batches, at_once=8):
+            failed.update(reasons)
+        return Deleted(tuple(key for key in keys if key not in failed), failed)
+
+    def now(self) -> datetime:
+        """The store's clock, to the second, from the `Date` of an answer."""
+        return self._bucket.now()
+
+    def check_conditional_writes(self) -> None:
+        """Find out with a key of its own whether conditions on writes are honoured."""
+        probe_conditional_writes(self)
+
+    def _get_by_size(self, key: str, byte_range: ByteRange) -> Fetched | None:
+        found = self._bucket.head(key)
+        if found is None:
+            return None
+        start, stop = resolve(byte_range, found.size)
+        if start >= stop:
+            return Fetched(b"", found.version)
+        return self.get(key, Bounded(start, stop))
+
+
+def _header(byte_range: ByteRange | None) -> str | None:
+    """The `Range` header, or `None` where HTTP has no words for the range."""
+    match byte_range:
+        case Bounded(start, stop) if stop > start:
+            return f"bytes={start}-{stop - 1}"
+        case From(start):
+            return f"bytes={start}-"
+        case Last(count) if count > 0:
+            return f"bytes=-{count}"
+        case None | Bounded() | Last() | Until():
+            return None
+        case _:
+            assert_never(byte_range)

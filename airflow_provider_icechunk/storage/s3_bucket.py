@@ -1,0 +1,213 @@
+"""One bucket and prefix: single requests, tried again while that may help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
+from airflow_provider_icechunk.storage.base import Listed, Version
+from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.storage.s3_errors import (
+    FAILURES,
+    PASSING,
+    Trouble,
+    classify,
+    translate,
+)
+from airflow_provider_icechunk.storage.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of an object without its bytes."""
+
+    size: int
+    created_at: datetime
+    version: Version
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Bytes that a store sent, and whether they are the range that was asked for or everything."""
+
+    data: bytes
+    version: Version
+    is_range: bool
+
+
+class Bucket:
+    """Requests to the objects below one prefix of a bucket.
+
+    Every process has its own client: connections do not survive a fork.
+    """
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.settings = settings
+        self.location = "/".join(filter(None, ("s3:/", settings.bucket, settings.prefix)))
+        self._root = f"{settings.prefix}/" if settings.prefix else ""
+        self._client = PerProcess(lambda: _make_client(settings))
+
+    @property
+    def client(self) -> S3Client:
+        """The client of this process."""
+        return self._client.get()
+
+    def name(self, key: str) -> str:
+        """The full name of an object in the bucket."""
+        return self._root + key
+
+    def calling(self, doing: str, key: str, call: Callable[[], T]) -> T:
+        """The result of `call`, tried again after passing trouble. Only for calls that may repeat.
+
+        Trouble that is no failure to the caller (a missing object, a range over the end) is raised
+        as the library raised it; everything else as an error of this package.
+        """
+        for is_last in self.settings.retry.attempts():
+            try:
+                return call()
+            except FAILURES as error:
+                trouble = classify(error)
+                if trouble in {Trouble.MISSING, Trouble.BAD_RANGE, Trouble.NO_UPLOAD}:
+                    raise
+                if trouble not in PASSING or is_last:
+                    raise self.error(error, doing, key) from error
+        raise AssertionError("a retry has at least one try")
+
+    def error(self, error: BaseException, doing: str, key: str) -> IcechunkError:
+        """The error of this package, naming the object."""
+        where = f"{self.location}/{key}" if key else self.location
+        return translate(error, doing=doing, where=where)
+
+    def head(self, key: str) -> Head | None:
+        """Size, time, version and metadata; `None` if there is no such object."""
+        try:
+            found = self.calling("look at", key, lambda: self._head(key))
+        except FAILURES as error:
+            if classify(error) is Trouble.MISSING:
+                return None
+            raise self.error(error, "look at", key) from error
+        return found
+
+    def get(self, key: str, asked: str | None) -> Body | None:
+        """The object, or the part that the `Range` header `asked` names; `None` if it is missing.
+
+        Raises the library's error when the range lies outside of the object.
+        """
+        try:
+            return self.calling("read", key, lambda: self._get(key, asked))
+        except FAILURES as error:
+            if classify(error) is Trouble.MISSING:
+                return None
+            raise
+
+    def pages(self, prefix: str, *, delimiter: str = "") -> Iterator[ListObjectsV2OutputTypeDef]:
+        """The pages of a listing."""
+        token = ""
+        while True:
+            page = self._page(prefix, delimiter, token)
+            yield page
+            token = page.get("NextContinuationToken", "")
+            if not page.get("IsTruncated") or not token:
+                return
+
+    def listed(self, page: ListObjectsV2OutputTypeDef) -> Iterator[Listed]:
+        """The objects of a page; markers that some stores keep for folders are none."""
+        for entry in page.get("Contents", []):
+            key = entry["Key"].removeprefix(self._root)
+            if key and not key.endswith("/"):
+                yield Listed(key, entry["Size"], entry["LastModified"].astimezone(UTC))
+
+    def folder_names(self, page: ListObjectsV2OutputTypeDef, prefix: str) -> Iterator[str]:
+        """The folders directly below `prefix` in a page that was asked for with a delimiter."""
+        for entry in page.get("CommonPrefixes", []):
+            yield entry["Prefix"].removeprefix(self._root + prefix).removesuffix("/")
+
+    def delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
+        """Delete up to 1000 objects; key to reason for those that could not be deleted."""
+        try:
+            answer = self.calling("delete in", "", lambda: self._delete(keys))
+        except IcechunkError as error:
+            return dict.fromkeys(keys, error.message)
+        except FAILURES as error:
+            return dict.fromkeys(keys, self.error(error, "delete in", "").message)
+        return {
+            str(one.get("Key", "")).removeprefix(self._root): str(one.get("Code", "unknown"))
+            for one in answer
+            if one.get("Code") != "NoSuchKey"
+        }
+
+    def now(self) -> datetime:
+        """The `Date` of an answer, whatever the answer was."""
+        try:
+            answer: Any = self.calling(
+                "ask the time of",
+                "",
+                lambda: self.client.list_objects_v2(
+                    Bucket=self.settings.bucket, Prefix=self.name(""), MaxKeys=1
+                ),
+            )
+        except FAILURES as error:
+            answer = getattr(error, "response", {})
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        if not date:
+            raise StorageError(f"{self.location} answers without its time, so its clock is unknown")
+        return parsedate_to_datetime(date).astimezone(UTC)
+
+    def _head(self, key: str) -> Head:
+        found = self.client.head_object(Bucket=self.settings.bucket, Key=self.name(key))
+        return Head(
+            found["ContentLength"],
+            found["LastModified"].astimezone(UTC),
+            Version(found["ETag"]),
+            found.get("Metadata", {}),
+        )
+
+    def _get(self, key: str, asked: str | None) -> Body:
+        bucket, name = self.settings.bucket, self.name(key)
+        if asked is None:
+            found = self.client.get_object(Bucket=bucket, Key=name)
+        else:
+            found = self.client.get_object(Bucket=bucket, Key=name, Range=asked)
+        with found["Body"] as body:
+            data = body.read()
+        return Body(data, Version(found["ETag"]), bool(found.get("ContentRange")))
+
+    def _page(self, prefix: str, delimiter: str, token: str) -> ListObjectsV2OutputTypeDef:
+        request: dict[str, Any] = {
+            "Bucket": self.settings.bucket,
+            "Prefix": self.name(prefix),
+            "MaxKeys": self.settings.page_size,
+        }
+        if delimiter:
+            request["Delimiter"] = delimiter
+        if token:
+            request["ContinuationToken"] = token
+        try:
+            return self.calling("list", prefix, lambda: self.client.list_objects_v2(**request))
+        except FAILURES as error:
+            raise self.error(error, "list", prefix) from error
+
+    def _delete(self, keys: Sequence[str]) -> Sequence[Any]:
+        answer = self.client.delete_objects(
+            Bucket=self.settings.bucket,
+            Delete={"Objects": [{"Key": self.name(key)} for key in keys], "Quiet": True},
+        )
+        return answer.get("Errors", [])
+
+
+def _make_client(settings: S3Settings) -> S3Client:
+    # Importing boto3 takes longer than most programs that never reach a bucket live.
+    from airflow_provider_icechunk.storage.s3_client import make_client
+
+    return make_client(settings)

@@ -1,0 +1,110 @@
+"""Making the boto3 client: the only place that hands secrets to a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, assert_never
+
+import boto3
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.credentials import (
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
+from botocore.session import Session
+
+from airflow_provider_icechunk.storage.credentials import (
+    AnonymousCredentials,
+    EnvironmentCredentials,
+    RefreshableCredentials,
+    S3Credentials,
+    Secret,
+    StaticCredentials,
+)
+from airflow_provider_icechunk.storage.s3_settings import S3Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_UNLIMITED = timedelta(hours=1)
+
+
+def make_client(settings: S3Settings) -> S3Client:
+    """A client of its own session: nothing is shared with the process's default session."""
+    session = Session()
+    _give(session, settings.credentials)
+    client: S3Client = boto3.session.Session(botocore_session=session).client(
+        "s3",
+        region_name=settings.region or ("us-east-1" if settings.endpoint_url else None),
+        endpoint_url=settings.endpoint_url,
+        config=_config(settings),
+    )
+    return client
+
+
+def _config(settings: S3Settings) -> Config:
+    checksums = settings.checksums or (
+        "when_required" if settings.endpoint_url else "when_supported"
+    )
+    signing = (
+        {"signature_version": UNSIGNED}
+        if isinstance(settings.credentials, AnonymousCredentials)
+        else {}
+    )
+    return Config(
+        # A retry below this package would turn its own success into a lost race unseen.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        max_pool_connections=settings.concurrency,
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+        tcp_keepalive=True,
+        request_checksum_calculation=checksums,
+        response_checksum_validation=checksums,
+        s3={"addressing_style": "path" if settings.force_path_style else "auto"},
+        **signing,
+    )
+
+
+def _give(session: Session, credentials: S3Credentials) -> None:
+    match credentials:
+        case EnvironmentCredentials() | AnonymousCredentials():
+            return
+        case StaticCredentials():
+            session.set_credentials(
+                credentials.access_key_id,
+                credentials.secret_access_key.reveal(),
+                _revealed(credentials.session_token),
+            )
+        case RefreshableCredentials(fetch):
+            resolver = CredentialResolver([_Refreshable(fetch)])
+            session.register_component("credential_provider", resolver)
+        case _:
+            assert_never(credentials)
+
+
+class _Refreshable(CredentialProvider):
+    METHOD = "icechunk-refreshable"
+
+    def __init__(self, fetch: Callable[[], StaticCredentials]) -> None:
+        super().__init__()
+        self._fetch = fetch
+
+    def load(self) -> DeferredRefreshableCredentials:
+        return DeferredRefreshableCredentials(lambda: _metadata(self._fetch()), self.METHOD)
+
+
+def _metadata(fetched: StaticCredentials) -> dict[str, str | None]:
+    expires = fetched.expires_after or datetime.now(UTC) + _UNLIMITED
+    return {
+        "access_key": fetched.access_key_id,
+        "secret_key": fetched.secret_access_key.reveal(),
+        "token": _revealed(fetched.session_token),
+        "expiry_time": expires.isoformat(),
+    }
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reveal()

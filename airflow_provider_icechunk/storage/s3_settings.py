@@ -1,0 +1,89 @@
+"""How to reach a bucket and how to behave there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+from airflow_provider_icechunk.storage.credentials import EnvironmentCredentials, S3Credentials
+from airflow_provider_icechunk.storage.keys import check_key
+from airflow_provider_icechunk.storage.retry import Retry
+
+Checksums = Literal["when_supported", "when_required"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """Everything an `S3Storage` is made of; its text never holds a secret."""
+
+    bucket: str
+    prefix: str = ""
+    """Key prefix of the repository, without slashes at its ends."""
+    region: str | None = None
+    endpoint_url: str | None = None
+    """For stores other than AWS. Plain `http` only with `allow_http`."""
+    credentials: S3Credentials = field(default_factory=EnvironmentCredentials)
+    force_path_style: bool = False
+    allow_http: bool = False
+    use_metadata: bool = True
+    """Whether objects may carry metadata. Without it a lost answer stays unresolved more often."""
+    checksums: Checksums | None = None
+    """When to send checksums; by default where AWS itself is asked, else only when required."""
+    concurrency: int = 64
+    """Most requests at once, and connections kept."""
+    multipart_threshold: int = 64 * MIB
+    """Unconditional writes from this size on are sent in parts."""
+    part_size: int = 16 * MIB
+    page_size: int = 1000
+    """Keys in a page of a listing."""
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    storage_class: str | None = None
+    metadata_storage_class: str | None = None
+    """For everything but chunks; `storage_class` if not given."""
+    chunks_storage_class: str | None = None
+    """For chunks; `storage_class` if not given."""
+    retry: Retry = field(default_factory=Retry)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prefix", self.prefix.strip("/"))
+        if self.prefix:
+            check_key(self.prefix)
+        if not self.bucket or "/" in self.bucket:
+            raise _invalid(f"{self.bucket!r} is not the name of a bucket")
+        if not 1 <= self.page_size <= 1000:
+            raise _invalid("page_size must be between 1 and 1000")
+        if self.part_size < 5 * MIB:
+            raise _invalid("part_size must be at least 5 MiB, the smallest part that S3 takes")
+        if self.concurrency < 1:
+            raise _invalid("concurrency must be at least 1")
+        self._check_endpoint()
+
+    def storage_class_of(self, key: str) -> str | None:
+        """The storage class for an object, by the kind of data its key says it has."""
+        special = (
+            self.chunks_storage_class if key.startswith("chunks/") else self.metadata_storage_class
+        )
+        return special or self.storage_class
+
+    def _check_endpoint(self) -> None:
+        if self.endpoint_url is None:
+            return
+        parts = urlsplit(self.endpoint_url)
+        if parts.username is not None or parts.password is not None:
+            raise _invalid("endpoint_url holds a user or a password: pass credentials separately")
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise _invalid(f"endpoint_url {self.endpoint_url!r} is not an http or https URL")
+        if parts.scheme == "http" and not self.allow_http:
+            raise _invalid(
+                f"endpoint_url {self.endpoint_url!r} is not encrypted: use https, or set "
+                "allow_http if the network is trusted"
+            )
+
+
+def _invalid(message: str) -> InvalidInputError:
+    return InvalidInputError(message, kind=Kind.INVALID_CONFIG)

@@ -1,0 +1,251 @@
+"""Writing to a bucket: plainly, in parts, or on a condition with read-back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+from uuid import uuid4
+
+from airflow_provider_icechunk.exceptions import IcechunkError
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Data,
+    Exactly,
+    Lost,
+    PutOutcome,
+    Version,
+    Written,
+)
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.readback import (
+    WRITE_ID,
+    Again,
+    Answer,
+    Other,
+    Own,
+    Seen,
+    Unchanged,
+    Unknown,
+    Unreadable,
+    judge,
+    outcome_unknown,
+)
+from airflow_provider_icechunk.storage.s3_bucket import Bucket
+from airflow_provider_icechunk.storage.s3_errors import FAILURES, UNANSWERED, Trouble, classify
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+_log = logging.getLogger(__name__)
+
+PARTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An object to be written, with what the store shall keep about it."""
+
+    key: str
+    data: bytes
+    metadata: Mapping[str, str]
+    content_type: str | None
+
+    @classmethod
+    def of(
+        cls, key: str, data: Data, metadata: Mapping[str, str] | None, content_type: str | None
+    ) -> Upload:
+        """From what `put` gets; the library takes bytes only, so anything else is copied."""
+        return cls(key, bytes(data), metadata or {}, content_type)
+
+
+def put_plainly(bucket: Bucket, upload: Upload) -> Version:
+    """Write in any case, in one request."""
+    request = _request(bucket, upload)
+    try:
+        answer = bucket.calling(
+            "write", upload.key, lambda: bucket.client.put_object(**request, Body=upload.data)
+        )
+    except FAILURES as error:
+        raise bucket.error(error, "write", upload.key) from error
+    return Version(answer["ETag"])
+
+
+def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
+    """Write in any case, in parts at once. A failure leaves no parts behind."""
+    write_id = str(uuid4())
+    request = _request(bucket, upload, write_id)
+    try:
+        started = bucket.calling(
+            "write", upload.key, lambda: bucket.client.create_multipart_upload(**request)
+        )
+    except FAILURES as error:
+        raise bucket.error(error, "write", upload.key) from error
+    upload_id = started["UploadId"]
+    try:
+        return _send_parts(bucket, upload, upload_id, write_id)
+    except BaseException:
+        _abort(bucket, upload.key, upload_id)
+        raise
+
+
+def put_if(bucket: Bucket, upload: Upload, expect: Absent | Exactly) -> PutOutcome:
+    """Write on a condition, in one request, and find out what became of it.
+
+    The id in the metadata is the same for all attempts: whichever lands, it is this write.
+    """
+    write_id = str(uuid4())
+    request = {**_request(bucket, upload, write_id), **_condition(expect)}
+    doubted = False
+    refused = False
+    failure: BaseException | None = None
+    for _ in bucket.settings.retry.attempts():
+        try:
+            answer = bucket.client.put_object(**request, Body=upload.data)
+            return Written(Version(answer["ETag"]))
+        except FAILURES as error:
+            failure = error
+        told = _told(classify(failure), expect)
+        if told is None:
+            if classify(failure) not in {Trouble.THROTTLED, Trouble.UNREACHABLE}:
+                raise bucket.error(failure, "write", upload.key) from failure
+            refused = False
+            continue
+        verdict = judge(told, _look(bucket, upload.key, expect, write_id), doubted=doubted)
+        match verdict:
+            case Written() | Lost():
+                return verdict
+            case Unknown(reason):
+                raise outcome_unknown(upload.key, bucket.location, reason) from failure
+            case Again():
+                doubted = doubted or told is Answer.NONE
+                refused = told is Answer.REFUSED
+            case _:
+                assert_never(verdict)
+    if doubted:
+        raise outcome_unknown(upload.key, bucket.location, "and all tries are used up") from failure
+    if refused or failure is None:
+        return Lost()
+    raise bucket.error(failure, "write", upload.key) from failure
+
+
+def _told(trouble: Trouble, expect: Absent | Exactly) -> Answer | None:
+    """What a failed attempt says about the write; `None` if it was not carried out for sure."""
+    if trouble is Trouble.REFUSED:
+        return Answer.REFUSED
+    if trouble is Trouble.MISSING and isinstance(expect, Exactly):
+        return Answer.REFUSED
+    if trouble in UNANSWERED:
+        return Answer.NONE
+    return None
+
+
+def _look(bucket: Bucket, key: str, expect: Absent | Exactly, write_id: str) -> Seen:
+    try:
+        found = bucket.head(key)
+    except IcechunkError as error:
+        return Unreadable(error.message)
+    if found is None:
+        return Unchanged() if isinstance(expect, Absent) else Other()
+    if write_id in {found.metadata.get(WRITE_ID), found.metadata.get(WRITE_ID.replace("_", ""))}:
+        return Own(found.version)
+    if isinstance(expect, Exactly) and _same(found.version, expect.version):
+        return Unchanged()
+    return Other()
+
+
+def _same(one: Version, other: Version) -> bool:
+    return one.strip('"') == other.strip('"')
+
+
+def _condition(expect: Absent | Exactly) -> dict[str, str]:
+    match expect:
+        case Absent():
+            return {"IfNoneMatch": "*"}
+        case Exactly(version):
+            return {"IfMatch": version}
+        case _:
+            assert_never(expect)
+
+
+def _request(bucket: Bucket, upload: Upload, write_id: str | None = None) -> dict[str, Any]:
+    request: dict[str, Any] = {"Bucket": bucket.settings.bucket, "Key": bucket.name(upload.key)}
+    if bucket.settings.use_metadata:
+        metadata = dict(upload.metadata)
+        if write_id is not None:
+            metadata[WRITE_ID] = write_id
+        if metadata:
+            request["Metadata"] = metadata
+    if upload.content_type is not None:
+        request["ContentType"] = upload.content_type
+    storage_class = bucket.settings.storage_class_of(upload.key)
+    if storage_class is not None:
+        request["StorageClass"] = storage_class
+    return request
+
+
+def _send_parts(bucket: Bucket, upload: Upload, upload_id: str, write_id: str) -> Version:
+    where: dict[str, Any] = {
+        "Bucket": bucket.settings.bucket,
+        "Key": bucket.name(upload.key),
+        "UploadId": upload_id,
+    }
+    size = bucket.settings.part_size
+    view = memoryview(upload.data)
+
+    def send(number: int) -> CompletedPartTypeDef:
+        part = bytes(view[(number - 1) * size : number * size])
+        answer = bucket.calling(
+            "write",
+            upload.key,
+            lambda: bucket.client.upload_part(**where, PartNumber=number, Body=part),
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    count = -(-len(view) // size)
+    try:
+        parts = run_all(send, range(1, count + 1), at_once=PARTS_AT_ONCE)
+        done = bucket.calling(
+            "write",
+            upload.key,
+            lambda: bucket.client.complete_multipart_upload(
+                **where, MultipartUpload={"Parts": parts}
+            ),
+        )
+        return Version(done["ETag"])
+    except FAILURES as error:
+        landed = _completed(bucket, upload, write_id, classify(error))
+        if landed is None:
+            raise bucket.error(error, "write", upload.key) from error
+        return landed
+
+
+def _completed(bucket: Bucket, upload: Upload, write_id: str, trouble: Trouble) -> Version | None:
+    """The version, if an earlier try completed the upload and only its answer was lost."""
+    if trouble is not Trouble.NO_UPLOAD:
+        return None
+    found = bucket.head(upload.key)
+    if found is None or found.size != len(upload.data):
+        return None
+    marked = found.metadata.get(WRITE_ID) == write_id
+    return found.version if marked or not bucket.settings.use_metadata else None
+
+
+def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
+    try:
+        bucket.calling(
+            "abort the upload of",
+            key,
+            lambda: bucket.client.abort_multipart_upload(
+                Bucket=bucket.settings.bucket, Key=bucket.name(key), UploadId=upload_id
+            ),
+        )
+    except (IcechunkError, *FAILURES) as error:
+        if isinstance(error, IcechunkError) or classify(error) is not Trouble.NO_UPLOAD:
+            _log.warning(
+                "Parts of an upload of %s stay in %s (%s): a lifecycle rule can remove them",
+                key,
+                bucket.location,
+                type(error).__name__,
+            )
