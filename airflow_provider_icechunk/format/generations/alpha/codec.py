@@ -6,8 +6,6 @@ and inside either MessagePack or, in two unreleased states, FlatBuffers with `Ic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from airflow_provider_icechunk.exceptions import FormatError, Kind
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.alpha import logs, manifests, snapshots
@@ -17,32 +15,31 @@ from airflow_provider_icechunk.format.generations.base import (
     Generation,
     Limits,
 )
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
+from airflow_provider_icechunk.format.generations.v1.codec import WRITER, V1Codec
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.format.wire import zstd
-
-WRITER = "airflow-icechunk"
 
 _SPEC_VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _FLATBUFFERS = b"Ichk"
 
 
-@dataclass(frozen=True, slots=True)
 class AlphaCodec:
-    """Bytes and values of generation `alpha`."""
+    """Files of generation `alpha` to values and back."""
 
-    generation: Generation = Generation.ALPHA
-    limits: Limits = DEFAULT_LIMITS
-    flatbuffers: V1Codec = field(default_factory=V1Codec)
+    generation = Generation.ALPHA
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._flatbuffers = V1Codec(limits)
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`; its id is that of the file name."""
         payload = self._payload(data, FileType.SNAPSHOT, where)
         if _is_flatbuffers(payload):
-            return self.flatbuffers.decode_snapshot(data, expected, where=where)
+            return self._flatbuffers.decode_snapshot(data, expected, where=where)
         return snapshots.decode_snapshot(payload, expected, where=where)
 
     def embedded_id(self, data: bytes, *, where: str) -> SnapshotId | None:
@@ -58,7 +55,7 @@ class AlphaCodec:
         """The manifest in the file `where`; only its later shapes say an id that can be checked."""
         payload = self._payload(data, FileType.MANIFEST, where)
         if _is_flatbuffers(payload):
-            return self.flatbuffers.decode_manifest(data, expected, where=where)
+            return self._flatbuffers.decode_manifest(data, expected, where=where)
         return manifests.decode_manifest(payload, expected, where=where)
 
     def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
@@ -69,7 +66,7 @@ class AlphaCodec:
         """The transaction log in the file `where`."""
         payload = self._payload(data, FileType.TRANSACTION_LOG, where)
         if _is_flatbuffers(payload):
-            return self.flatbuffers.decode_log(data, expected, where=where)
+            return self._flatbuffers.decode_log(data, expected, where=where)
         return logs.decode_log(payload, expected, where=where)
 
     def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
@@ -78,7 +75,7 @@ class AlphaCodec:
 
     def _payload(self, data: bytes, file_type: FileType, where: str) -> bytes:
         is_manifest = file_type is FileType.MANIFEST
-        limit = self.limits.manifest_bytes if is_manifest else self.limits.other_bytes
+        limit = self._limits.manifest_bytes if is_manifest else self._limits.other_bytes
         if envelope.has_header(data):
             return envelope.unpack(data, where=where, expected=file_type, limit=limit).payload
         if data[:4] == _ZSTD_MAGIC:

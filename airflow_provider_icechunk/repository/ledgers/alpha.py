@@ -1,0 +1,315 @@
+"""The ledger of `alpha`: every state of a branch is one more numbered file, created if absent.
+
+Creating file n + 1 is the whole commit, so it needs no conditional update, only a create that one
+of several writers wins. The price is that a branch is found by listing, and that deleting one takes
+several steps: its newest file goes last, because an older one left behind alone would be read as
+the branch having moved back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    Kind,
+    StorageError,
+    UnsupportedError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
+from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.format.generations.alpha.layout import (
+    SEPARATORS,
+    AlphaLayout,
+    branch_prefix,
+    parse_sequence_file,
+    sequence_file,
+    tag_key,
+    tombstone_key,
+)
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.v1.layout import (
+    CONFIG_KEY,
+    REFS,
+    decode_ref,
+    encode_ref,
+)
+from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32
+from airflow_provider_icechunk.format.names import MAIN, check_ref_name
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.ledgers.base import (
+    Behind,
+    Creation,
+    Moved,
+    StoredConfig,
+)
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Exactly,
+    Listed,
+    Storage,
+    Version,
+    Written,
+)
+
+_TRIES = 10
+_SEARCH_BATCH = 64
+_JSON = "application/json"
+_YAML = "application/yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The newest file of a branch."""
+
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Where a branch is."""
+
+    number: int
+    snapshot: SnapshotId
+
+
+class AlphaLedger:
+    """References as numbered files, configuration as `config.yaml`.
+
+    Repositories of October 2024 separate `branch` and name by `:`. They are read and committed to
+    in their own spelling.
+    """
+
+    generation = Generation.ALPHA
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.codec = AlphaCodec()
+        self.layout = AlphaLayout()
+        self._known_separator: str | None = None
+
+    def initialize(self, first: Snapshot) -> bool:
+        """Create file 0 of `main`; who creates it has created the repository."""
+        return self.create_branch(MAIN, first.id) is Creation.CREATED
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """All branches; a folder without numbered files is a deleted one."""
+        heads = {name: self._head(name) for name in self._names("branch")}
+        return {name: head.snapshot for name, head in heads.items() if head is not None}
+
+    def branch(self, name: str) -> SnapshotId | None:
+        """Where the branch is."""
+        head = self._head(name)
+        return None if head is None else head.snapshot
+
+    def create_branch(self, name: str, to: SnapshotId) -> Creation:
+        """Create file 0, unless the branch has any file."""
+        if self._newest(name) is not None or not self._add_state(name, 0, to):
+            return Creation.EXISTS
+        return Creation.CREATED
+
+    def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
+        """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
+        outcome = self.reset_branch(name, snapshot.id, expected)
+        return Moved() if outcome == Behind(snapshot.id) else outcome
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
+        """Create the next file if the newest one names `expected`.
+
+        A lost race against a file that names `expected` again (a branch reset to where it was) is
+        tried once more; anything else is somebody else's move.
+        """
+        for _ in range(_TRIES):
+            head = self._head(name)
+            if head is None or head.snapshot != expected:
+                return Behind(None if head is None else head.snapshot)
+            if self._add_state(name, head.number + 1, to):
+                return Moved()
+        raise ConflictError(
+            f"branch {name!r} was rewritten {_TRIES} times while it was being moved; try again",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
+
+    def delete_branch(self, name: str) -> bool:
+        """Delete all files, the newest last, until none is left.
+
+        A commit that lands in between is deleted as well. One that read the branch before and lands
+        afterwards brings it back: this generation has no means against it.
+        """
+        deleted = False
+        for _ in range(_TRIES):
+            keys = [state.key for state in self._states(name)]
+            if not keys:
+                return deleted
+            self._must_delete(keys[1:])
+            self._must_delete(keys[:1])
+            deleted = True
+        raise ConflictError(
+            f"branch {name!r} received commits all the time while it was being deleted",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """All tags without a tombstone."""
+        names = self._names("tag")
+        found = zip(names, self._read_tags(names), strict=True)
+        return {name: snapshot for name, snapshot in found if snapshot is not None}
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What the tag names, unless it has a tombstone."""
+        return self._read_tags([name])[0]
+
+    def deleted_tags(self) -> list[str]:
+        """Names with a tombstone."""
+        names = self._names("tag")
+        keys = [tombstone_key(name, self._separator()) for name in names]
+        stones = self.storage.get_many([(key, None) for key in keys])
+        return [name for name, stone in zip(names, stones, strict=True) if stone is not None]
+
+    def create_tag(self, name: str, to: SnapshotId) -> Creation:
+        """Create the reference unless it or its tombstone exists."""
+        separator = self._separator()
+        if self.storage.head(tombstone_key(name, separator)) is not None:
+            return Creation.WAS_DELETED
+        created = self._create(tag_key(name, separator), encode_ref(to))
+        return Creation.CREATED if created else Creation.EXISTS
+
+    def delete_tag(self, name: str) -> bool:
+        """Create the tombstone; the reference itself stays."""
+        if self.tag(name) is None:
+            return False
+        return self._create(tombstone_key(name, self._separator()), b"")
+
+    def config(self) -> StoredConfig | None:
+        """The stored `config.yaml`."""
+        found = self.storage.get(CONFIG_KEY)
+        if found is None:
+            return None
+        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+
+    def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
+        """Swap `config.yaml`."""
+        outcome = self.storage.put(
+            CONFIG_KEY,
+            encode_config(config),
+            expect=Absent() if expected is None else Exactly(expected),
+            content_type=_YAML,
+        )
+        return outcome.version if isinstance(outcome, Written) else None
+
+    def parent(self, snapshot: Snapshot) -> SnapshotId | None:
+        """As the snapshot says; in old files it may be an id that only `relocate` finds."""
+        return snapshot.parent_id
+
+    def relocate(self, missing: SnapshotId) -> SnapshotId | None:
+        """The file name of the snapshot that has `missing` as its id inside.
+
+        Reads snapshots until it is found, small ones first: only first snapshots, which hold no
+        nodes, were stored under a wrong name.
+        """
+        listed = sorted(self.storage.scan(self.layout.snapshots), key=lambda item: item.size)
+        for start in range(0, len(listed), _SEARCH_BATCH):
+            found = self._holder(missing, listed[start : start + _SEARCH_BATCH])
+            if found is not None:
+                return found
+        return None
+
+    def _holder(self, missing: SnapshotId, listed: list[Listed]) -> SnapshotId | None:
+        found = self.storage.get_many([(item.key, None) for item in listed])
+        for item, fetched in zip(listed, found, strict=True):
+            if fetched is not None and self._is_inside(missing, fetched.data, item.key):
+                return _id_in_name(item.key.removeprefix(self.layout.snapshots))
+        return None
+
+    def _is_inside(self, wanted: SnapshotId, data: bytes, key: str) -> bool:
+        """A file that cannot be read is not the one: others must not suffer from it."""
+        try:
+            return self.codec.embedded_id(data, where=key) == wanted
+        except (FormatError, UnsupportedError):
+            return False
+
+    def _read_tags(self, names: list[str]) -> list[SnapshotId | None]:
+        separator = self._separator()
+        keys = [tag_key(name, separator) for name in names]
+        stones = [tombstone_key(name, separator) for name in names]
+        found = self.storage.get_many([(key, None) for key in (*keys, *stones)])
+        return [
+            None if fetched is None or stone is not None else decode_ref(fetched.data, where=key)
+            for key, fetched, stone in zip(keys, found, found[len(keys) :], strict=False)
+        ]
+
+    def _separator(self) -> str:
+        """How this repository spells its references; remembered once there is one."""
+        if self._known_separator is None:
+            folders = self.storage.list_folders(REFS)
+            for separator in SEPARATORS:
+                if any(name.startswith("branch" + separator) for name in folders):
+                    self._known_separator = separator
+                    break
+        return self._known_separator or SEPARATORS[0]
+
+    def _names(self, what: str) -> list[str]:
+        prefix = what + self._separator()
+        folders = self.storage.list_folders(REFS)
+        names = (name.removeprefix(prefix) for name in folders if name.startswith(prefix))
+        return sorted(name for name in names if _is_ref_name(name))
+
+    def _states(self, name: str) -> list[_State]:
+        """All files of a branch, newest first, as their names sort."""
+        prefix = branch_prefix(name, self._separator())
+        return [state for item in self.storage.scan(prefix) if (state := _state(item.key, prefix))]
+
+    def _newest(self, name: str) -> _State | None:
+        prefix = branch_prefix(name, self._separator())
+        states = (_state(item.key, prefix) for item in self.storage.scan(prefix))
+        return next((state for state in states if state is not None), None)
+
+    def _head(self, name: str) -> _Head | None:
+        for _ in range(_TRIES):
+            newest = self._newest(name)
+            if newest is None:
+                return None
+            found = self.storage.get(newest.key)
+            if found is not None:
+                return _Head(newest.number, decode_ref(found.data, where=newest.key))
+        raise StorageError(
+            f"the newest file of branch {name!r} is listed in {self.storage.location} "
+            "but cannot be read"
+        )
+
+    def _add_state(self, name: str, number: int, to: SnapshotId) -> bool:
+        prefix = branch_prefix(name, self._separator())
+        return self._create(prefix + sequence_file(number), encode_ref(to))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        outcome = self.storage.put(key, data, expect=Absent(), content_type=_JSON)
+        return isinstance(outcome, Written)
+
+    def _must_delete(self, keys: list[str]) -> None:
+        failed = self.storage.delete(keys).failed if keys else {}
+        for key, reason in failed.items():
+            raise StorageError(f"cannot delete {key} in {self.storage.location}: {reason}")
+
+
+def _state(key: str, prefix: str) -> _State | None:
+    number = parse_sequence_file(key.removeprefix(prefix))
+    return None if number is None else _State(number, key)
+
+
+def _id_in_name(name: str) -> SnapshotId | None:
+    try:
+        return SnapshotId(decode_base32(name))
+    except InvalidInputError:
+        return None
+
+
+def _is_ref_name(name: str) -> bool:
+    try:
+        check_ref_name(name)
+    except InvalidInputError:
+        return False
+    return True
