@@ -1,0 +1,227 @@
+"""Reading virtual chunks: find the grant, fetch the range, believe only what fits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    VirtualAccessDeniedError,
+    VirtualChunkError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.references import Checksum, Virtual
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.storage.retry import Retry
+from airflow_provider_icechunk.virtual.credentials import AuthorizeMapping
+from airflow_provider_icechunk.virtual.fetch_file import fetch_file
+from airflow_provider_icechunk.virtual.grants import (
+    FileAccess,
+    Grant,
+    Grants,
+    HttpAccess,
+    S3Access,
+)
+from airflow_provider_icechunk.virtual.locations import Location, shown
+from airflow_provider_icechunk.virtual.parts import Part, changed_error
+
+if TYPE_CHECKING:
+    import urllib3
+    from mypy_boto3_s3.client import S3Client
+
+TRUSTED_ENDPOINTS = "ICECHUNK_TRUSTED_ENDPOINTS"
+"""Environment variable with endpoints that may get signed requests, separated by commas."""
+
+Request = tuple[Virtual, int, int | None]
+"""A reference and the range of its bytes that is wanted; `None` is its end."""
+
+
+class Transport(Protocol):
+    """What fetches a range. Called only with locations that the grant covers."""
+
+    def fetch(
+        self, grant: Grant, location: Location, start: int, stop: int, checksum: Checksum | None
+    ) -> Part:
+        """Bytes from `start` to `stop` of the object."""
+        ...
+
+
+class NetworkTransport:
+    """The real thing: S3, web servers and local files."""
+
+    def __init__(self, retry: Retry | None = None) -> None:
+        self._retry = retry or Retry(tries=5, longest_pause=5.0)
+        self._clients: PerProcess[_Clients] = PerProcess(_Clients)
+
+    def fetch(
+        self, grant: Grant, location: Location, start: int, stop: int, checksum: Checksum | None
+    ) -> Part:
+        """Bytes from `start` to `stop` of the object."""
+        match grant.access:
+            case FileAccess():
+                return fetch_file(grant, location, start, stop, checksum)
+            case HttpAccess():
+                from airflow_provider_icechunk.virtual.fetch_http import fetch_http
+
+                pool = self._clients.get().http()
+                return fetch_http(pool, grant, location, start, stop, checksum, self._retry)
+            case S3Access() as access:
+                from airflow_provider_icechunk.virtual.fetch_s3 import fetch_s3
+
+                client = self._clients.get().s3(grant, access, location.host)
+                return fetch_s3(client, access, location, start, stop, checksum, self._retry)
+
+
+class _Clients:
+    """Connections of one process, made when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._s3: dict[tuple[str, str], S3Client] = {}
+        self._http: urllib3.PoolManager | None = None
+
+    def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
+        from airflow_provider_icechunk.virtual.fetch_s3 import s3_client
+
+        with self._lock:
+            client = self._s3.get((grant.url_prefix, bucket))
+            if client is None:
+                client = s3_client(access, bucket)
+                self._s3[grant.url_prefix, bucket] = client
+            return client
+
+    def http(self) -> urllib3.PoolManager:
+        from airflow_provider_icechunk.virtual.fetch_http import http_pool
+
+        with self._lock:
+            if self._http is None:
+                self._http = http_pool()
+            return self._http
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    grant: Grant
+    location: Location
+    start: int
+    stop: int
+    checksum: Checksum | None
+
+
+class VirtualReader:
+    """Reads virtual chunks within the grants of a caller. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        grants: Grants,
+        transport: Transport | None = None,
+        *,
+        part_size: int = 12 * 1024 * 1024,
+        parts_at_once: int = 18,
+        reads_at_once: int = 32,
+    ) -> None:
+        self._grants = grants
+        self._transport = transport or NetworkTransport()
+        self._part_size = part_size
+        self._parts_at_once = parts_at_once
+        self._reads_at_once = reads_at_once
+        self._authorized: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_config(
+        cls,
+        config: RepositoryConfig,
+        authorize: AuthorizeMapping | None = None,
+        *,
+        given: RepositoryConfig | None = None,
+        trusted_endpoints: Collection[str] = (),
+        transport: Transport | None = None,
+    ) -> Self:
+        """A reader for the configuration in force and the caller's grants.
+
+        `given` is the configuration that the caller passed himself, if any: only endpoints named
+        there, or in `trusted_endpoints` (the endpoint of the repository's own storage belongs
+        there) or in the environment variable `ICECHUNK_TRUSTED_ENDPOINTS`, separated by commas,
+        get signed requests.
+        """
+        named = os.environ.get(TRUSTED_ENDPOINTS, "").split(",")
+        trusted = {*trusted_endpoints, *(url.strip() for url in named if url.strip())}
+        grants = Grants.of(config, authorize, given=given, trusted_endpoints=trusted)
+        storage = config.resolved().storage
+        reader = cls(
+            grants,
+            transport,
+            part_size=storage.ideal_concurrent_request_size,
+            parts_at_once=storage.max_concurrent_requests_for_object,
+        )
+        reader._authorized = frozenset(authorize or ())
+        return reader
+
+    @property
+    def authorized_prefixes(self) -> frozenset[str]:
+        """The URL prefixes the caller authorised, as he spelt them."""
+        return self._authorized
+
+    def validate_location(self, url: str) -> None:
+        """Refuse a location that no declared container covers. Needs no grant."""
+        self._grants.container_of(self._grants.resolve(url))
+
+    def is_declared(self, url: str) -> bool:
+        """Whether a declared container covers the location."""
+        try:
+            self.validate_location(url)
+        except VirtualAccessDeniedError:
+            return False
+        return True
+
+    def read(self, ref: Virtual, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes of a chunk, or those from `start` up to `stop` of it.
+
+        Exactly as many as asked for, or an error; ranges beyond the chunk are cut at its end.
+        """
+        stop = ref.length if stop is None else min(stop, ref.length)
+        if start < 0 or ref.offset < 0:
+            raise InvalidInputError("a range of a virtual chunk cannot start before its begin")
+        location = self._grants.resolve(ref.location)
+        grant = self._grants.grant_for(location)
+        if start >= stop:
+            return b""
+        first, last = ref.offset + start, ref.offset + stop
+        if last >= 1 << 63:
+            raise VirtualChunkError(f"{shown(ref.location)} is referenced beyond any file's end")
+        pieces = [
+            _Piece(grant, location, begin, end, ref.checksum)
+            for begin, end in self._cut(first, last)
+        ]
+        parts = run_all(self._fetch, pieces, at_once=self._parts_at_once)
+        if len({part.version for part in parts}) > 1:
+            raise changed_error(shown(ref.location))
+        return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
+
+    def read_many(self, requests: Sequence[Request]) -> list[bytes]:
+        """`read` for many at once with bounded concurrency; results in the order of requests."""
+        return run_all(lambda request: self.read(*request), requests, at_once=self._reads_at_once)
+
+    def _cut(self, grant: Grant, first: int, last: int) -> Iterable[tuple[int, int]]:
+        """Ranges to ask for at once: as large as wished, but never more of them than allowed."""
+        wished = 1 if isinstance(grant.access, FileAccess) else -((first - last) // self._part_size)
+        size = -((first - last) // max(1, min(wished, self._parts_at_once)))
+        for begin in range(first, last, size):
+            yield begin, min(begin + size, last)
+
+    def _fetch(self, piece: _Piece) -> Part:
+        part = self._transport.fetch(
+            piece.grant, piece.location, piece.start, piece.stop, piece.checksum
+        )
+        if len(part.data) != piece.stop - piece.start:
+            raise VirtualChunkError(
+                f"{shown(str(piece.location))} gave {len(part.data)} bytes for the range from "
+                f"{piece.start} to {piece.stop}: the object is shorter than its reference says, or "
+                "the store does not serve ranges"
+            )
+        return part

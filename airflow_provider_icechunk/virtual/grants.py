@@ -1,0 +1,271 @@
+"""Which foreign locations may be read, how, and in whose name.
+
+A container describes a place; a grant, given by the caller when opening, lets it be read. What a
+stored configuration says about a container is believed only as far as it cannot hurt the caller:
+
+* without an entry in `authorize_virtual_chunk_access` for its URL prefix nothing below it is read;
+* the entry covers exactly that scheme, host, port and path prefix, compared after decoding;
+* an endpoint named only by the stored configuration gets no signed request, and no request at all
+  if it is a private address, unless it is the endpoint of AWS (or, for Tigris, of Tigris) or the
+  caller names it: in the `config` passed to open, or among the trusted endpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+    VirtualAccessDeniedError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config_stores import (
+    ObjectStoreConfig,
+    S3Options,
+    VirtualChunkContainer,
+)
+from airflow_provider_icechunk.storage.credentials import (
+    AnonymousCredentials,
+    S3Credentials,
+)
+from airflow_provider_icechunk.virtual.credentials import (
+    AnyS3Credential,
+    AuthorizeMapping,
+    Credentials,
+    storage_credentials,
+)
+from airflow_provider_icechunk.virtual.credentials import S3Credentials as PublicS3
+from airflow_provider_icechunk.virtual.locations import (
+    BY_NAME,
+    Location,
+    is_private_host,
+    parse_location,
+    shown,
+)
+
+_AWS = re.compile(
+    r"s3([.-](fips|dualstack|external-1|[a-z]{2}(-[a-z]+){1,2}-[0-9]))*\.amazonaws\.com(\.cn)?"
+)
+_TIGRIS = ("t3.storage.dev", "fly.storage.tigris.dev")
+_TIGRIS_DEFAULT = "https://t3.storage.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """Reading by the S3 protocol."""
+
+    options: S3Options
+    credentials: S3Credentials
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAccess:
+    """Reading from a web server, without credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess:
+    """Reading files of this machine."""
+
+
+Access = S3Access | HttpAccess | FileAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A declared place of virtual chunks."""
+
+    url_prefix: str
+    """As declared, with a `/` at its end."""
+    prefix: Location
+    store: object
+    name: str | None
+    trusted: bool
+    """Whether the caller declared it, rather than the stored configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What may be read below a prefix, and how."""
+
+    url_prefix: str
+    prefix: Location
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """All declared containers and what the caller granted."""
+
+    containers: tuple[Container, ...] = ()
+    """Longest path first."""
+    authorized: Mapping[Location, object] = MappingProxyType({})
+    """Granted prefix to the credentials that go with it."""
+    trusted_endpoints: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        config: RepositoryConfig,
+        authorize: AuthorizeMapping | None,
+        *,
+        given: RepositoryConfig | None = None,
+        trusted_endpoints: Collection[str] = (),
+    ) -> Grants:
+        """The grants of a caller.
+
+        `config` is the configuration in force, `given` what the caller passed himself: containers
+        in `given` replace stored ones as a whole, so they are trusted to name their endpoint.
+        """
+        trusted = given is not None and given.virtual_chunk_containers is not None
+        containers = _usable((config.virtual_chunk_containers or {}).values(), trusted=trusted)
+        return cls(
+            tuple(sorted(containers, key=lambda one: -len(one.prefix.path))),
+            {_granted_prefix(url): credential for url, credential in (authorize or {}).items()},
+            frozenset(_origin(url) for url in trusted_endpoints),
+        )
+
+    def resolve(self, url: str) -> Location:
+        """The location `url` names, through its container if it names one."""
+        location = parse_location(url)
+        if location.scheme != BY_NAME:
+            return location
+        for container in self.containers:
+            if container.name == location.host:
+                return replace(container.prefix, path=container.prefix.path + location.key)
+        raise VirtualAccessDeniedError(
+            f"the virtual chunk location {shown(url)} names a container that is not declared; "
+            "the names are: " + (", ".join(sorted(self._names())) or "none")
+        )
+
+    def container_of(self, location: Location) -> Container:
+        """The declared container with the longest prefix of `location`."""
+        for container in self.containers:
+            if container.prefix.covers(location):
+                return container
+        raise VirtualAccessDeniedError(
+            f"no virtual chunk container is declared for {shown(str(location))}. Declare one with "
+            "RepositoryConfig.set_virtual_chunk_container; declared are: "
+            + (", ".join(sorted(c.url_prefix for c in self.containers)) or "none")
+        )
+
+    def grant_for(self, location: Location) -> Grant:
+        """What lets `location` be read, or an error that says what is missing."""
+        container = self.container_of(location)
+        if container.prefix not in self.authorized:
+            raise VirtualAccessDeniedError(
+                f"reading {shown(str(location))} is not authorised. To allow it, open the "
+                "repository with authorize_virtual_chunk_access="
+                f"{{{container.url_prefix!r}: credentials or None}}"
+            )
+        access = self._access(container, self.authorized[container.prefix])
+        return Grant(container.url_prefix, container.prefix, access)
+
+    def _names(self) -> Iterable[str]:
+        return (container.name for container in self.containers if container.name is not None)
+
+    def _access(self, container: Container, credential: object) -> Access:
+        match container.store:
+            case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
+                return self._s3(container, options, credential)
+            case ObjectStoreConfig.Tigris(options):
+                endpoint = options.endpoint_url or _TIGRIS_DEFAULT
+                return self._s3(container, replace(options, endpoint_url=endpoint), credential)
+            case ObjectStoreConfig.Http():
+                _no_credentials(container, credential)
+                return HttpAccess()
+            case ObjectStoreConfig.LocalFileSystem():
+                _no_credentials(container, credential)
+                return FileAccess()
+        raise UnsupportedError(
+            f"virtual chunks below {container.url_prefix!r} cannot be read: supported are s3://, "
+            "tigris://, https://, http:// and file://",
+            kind=Kind.FORMAT_UNSUPPORTED,
+        )
+
+    def _s3(self, container: Container, options: S3Options, credential: object) -> S3Access:
+        credentials = _s3_credentials(container, options, credential)
+        if options.endpoint_url is not None and not container.trusted:
+            self._check_endpoint(container, options.endpoint_url, credentials)
+        return S3Access(options, credentials)
+
+    def _check_endpoint(
+        self, container: Container, endpoint: str, credentials: S3Credentials
+    ) -> None:
+        origin = _origin(endpoint)
+        place = parse_location(origin)
+        if origin in self.trusted_endpoints:
+            return
+        if place.scheme == "https" and place.port is None:
+            tigris = isinstance(container.store, ObjectStoreConfig.Tigris)
+            if _AWS.fullmatch(place.host) or (tigris and place.host in _TIGRIS):
+                return
+        private = is_private_host(place.host)
+        if isinstance(credentials, AnonymousCredentials) and not private:
+            return
+        trusted = ", ".join(sorted(self.trusted_endpoints)) or "none"
+        raise VirtualAccessDeniedError(
+            f"the stored configuration sends requests for {container.url_prefix!r} to the endpoint "
+            f"{origin}, which only the repository names and not the caller (trusted: {trusted}). "
+            f"{'A private address' if private else 'Signed requests'} could be abused this way. "
+            "If the endpoint is right, open the repository with a config that has this container, "
+            f"or with trusted_endpoints=[{origin!r}]"
+        )
+
+
+def _usable(declared: Iterable[VirtualChunkContainer], *, trusted: bool) -> Iterable[Container]:
+    """The containers that make sense; early versions stored many that do not."""
+    for container in declared:
+        prefix = container.url_prefix
+        complete = replace(container, url_prefix=prefix if prefix.endswith("/") else prefix + "/")
+        if complete.problem() is not None:
+            continue
+        try:
+            location = parse_location(complete.url_prefix)
+        except VirtualAccessDeniedError:
+            continue
+        yield Container(complete.url_prefix, location, complete.store, complete.name, trusted)
+
+
+def _granted_prefix(url: str) -> Location:
+    try:
+        return parse_location(url if url.endswith("/") else url + "/")
+    except VirtualAccessDeniedError as error:
+        raise InvalidInputError(
+            f"authorize_virtual_chunk_access: {error.message}", kind=Kind.INVALID_ARGUMENT
+        ) from None
+
+
+def _origin(endpoint: str) -> str:
+    """Scheme, host and port of an endpoint, spelt in one way."""
+    place = parse_location(endpoint)
+    if place.scheme not in ("http", "https"):
+        raise VirtualAccessDeniedError(f"the endpoint {shown(endpoint)} is not a web address")
+    return f"{place.scheme}://{place.netloc}"
+
+
+def _s3_credentials(container: Container, options: S3Options, credential: object) -> S3Credentials:
+    if isinstance(credential, Credentials.S3):
+        credential = credential.credentials
+    if credential is None and options.anonymous:
+        credential = PublicS3.Anonymous()
+    if credential is None or isinstance(credential, AnyS3Credential):
+        return storage_credentials(credential)
+    raise _mismatch(container, credential, "S3 credentials or None")
+
+
+def _no_credentials(container: Container, credential: object) -> None:
+    if credential is not None:
+        raise _mismatch(container, credential, "None, as this kind of store takes no credentials")
+
+
+def _mismatch(container: Container, credential: object, expected: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"authorize_virtual_chunk_access[{container.url_prefix!r}] is a "
+        f"{type(credential).__qualname__}; it must be {expected}"
+    )
