@@ -8,19 +8,21 @@ are unique, so asking either set by id gives the right answer.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
+from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_coordinates
 from airflow_provider_icechunk.format.generations.alpha.scalars import decode_node_id, encode_id
 from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import sort_keys
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
 from airflow_provider_icechunk.format.wire.messagepack import (
+    Array,
     Value,
     array_header,
     as_array,
-    as_index,
     as_pairs,
     pack_array,
     pack_map,
@@ -81,9 +83,10 @@ def _read_chunks(value: Value, where: str) -> dict[NodeId, Coordinates]:
 def _read_coordinates(value: Value, where: str) -> Coordinates:
     """Sorted coordinates. Where a writer bug mixed ranks, those of the commonest rank."""
     items = as_array(value, "the updated chunks of an array", where=where)
-    rows = [as_index(item, "coordinates", where=where) for item in items]
-    ((rank, _),) = Counter(map(len, rows)).most_common(1)
-    index = np.array([row for row in rows if len(row) == rank], np.uint32).reshape(-1, rank)
+    rows: Sequence[Array] = typed(items, tuple, "a list of coordinates", where)
+    ((rank, count),) = Counter(map(len, rows)).most_common(1)
+    flat = [number for row in rows if len(row) == rank for number in row]
+    index = numbers(flat, np.uint32, "a coordinate", where).reshape(count, rank)
     (keys,) = sort_keys(index)
     _, first = np.unique(keys, return_index=True)
     return index[first]

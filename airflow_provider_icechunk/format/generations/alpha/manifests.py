@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_rows
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
     decode_manifest_id,
@@ -50,7 +51,6 @@ _KINDS = {"Ref": RefKind.NATIVE, "Inline": RefKind.INLINE, "Virtual": RefKind.VI
 _MAX_RANK = 255
 
 _T = TypeVar("_T")
-_Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 
 def decode_manifest(payload: bytes, expected: ManifestId, *, where: str) -> Manifest:
@@ -113,7 +113,7 @@ def _flat_rows(entries: Pairs, where: str) -> dict[NodeId, Pairs]:
 
 
 def _by_rank(rows: Pairs, where: str) -> tuple[ChunkRefs, ...]:
-    coordinates = _typed([row[0] for row in rows], tuple, "a list of coordinates", where)
+    coordinates = typed([row[0] for row in rows], tuple, "a list of coordinates", where)
     references = [row[1] for row in rows]
     sizes = np.fromiter(map(len, coordinates), np.int64, len(rows))
     ranks = np.unique(sizes).tolist()
@@ -134,7 +134,7 @@ def _columns(
     """The rows as columns, with list operations over whole fields instead of steps per row."""
     rows = len(coordinates)
     flat = list(chain.from_iterable(coordinates))
-    index = _numbers(flat, np.uint32, "a coordinate", where).reshape(rows, rank)
+    index = numbers(flat, np.uint32, "a coordinate", where).reshape(rows, rank)
     names, bodies = _variants(references, where)
     try:
         kind = np.fromiter(map(_KINDS.__getitem__, names), np.uint8, rows)
@@ -153,10 +153,10 @@ def _columns(
 
 
 def _variants(references: Sequence[Value], where: str) -> tuple[Sequence[str], list[Value]]:
-    variants: Sequence[Pairs] = _typed(references, list, "a reference", where)
+    variants: Sequence[Pairs] = typed(references, list, "a reference", where)
     if set(map(len, variants)) != {1}:
         raise FormatError(f"{where}: a reference is not of one kind")
-    names = _typed([variant[0][0] for variant in variants], str, "a kind of reference", where)
+    names = typed([variant[0][0] for variant in variants], str, "a kind of reference", where)
     return names, [variant[0][1] for variant in variants]
 
 
@@ -183,7 +183,7 @@ class _Builder:
 
     def inline(self, at: NDArray[np.intp], bodies: Sequence[Value]) -> None:
         """The bytes themselves."""
-        data = _typed(bodies, bytes, "inline data", self.where)
+        data = typed(bodies, bytes, "inline data", self.where)
         self.length[at] = np.fromiter(map(len, data), np.uint64, len(data))
         self.span[at] = self._keep(data)
 
@@ -211,7 +211,7 @@ class _Builder:
         )
 
     def _fields(self, bodies: Sequence[Value], sizes: Sequence[int]) -> list[tuple[Value, ...]]:
-        records: Sequence[Array] = _typed(bodies, tuple, "a reference", self.where)
+        records: Sequence[Array] = typed(bodies, tuple, "a reference", self.where)
         found = set(map(len, records))
         if len(found) != 1 or not found <= set(sizes):
             raise FormatError(f"{self.where}: references have {sorted(found)[:4]} items")
@@ -220,8 +220,8 @@ class _Builder:
     def _ranges(
         self, at: NDArray[np.intp], offsets: Sequence[Value], lengths: Sequence[Value]
     ) -> None:
-        self.offset[at] = _numbers(offsets, np.uint64, "an offset", self.where)
-        self.length[at] = _numbers(lengths, np.uint64, "a length", self.where)
+        self.offset[at] = numbers(offsets, np.uint64, "an offset", self.where)
+        self.length[at] = numbers(lengths, np.uint64, "a length", self.where)
 
     def _keep(self, items: Sequence[bytes]) -> NDArray[np.uint64]:
         """Where in the heap the items are; equal items are kept once."""
@@ -257,7 +257,7 @@ def _location(value: Value, where: str) -> bytes:
 def _ids(values: Sequence[Value], where: str) -> NDArray[np.uint8]:
     what = "the id of a chunk"
     if isinstance(values[0], str):
-        texts = _typed(values, str, what, where)
+        texts = typed(values, str, what, where)
         length = text_length(OBJECT_ID_SIZE)
         joined = "".join(texts).encode()
         if set(map(len, texts)) != {length} or len(joined) != length * len(texts):
@@ -266,31 +266,13 @@ def _ids(values: Sequence[Value], where: str) -> NDArray[np.uint8]:
             return decode_many(np.frombuffer(joined, f"S{length}"))
         except InvalidInputError as error:
             raise FormatError(f"{where}: {error.message}") from None
-    pairs: Sequence[Array] = _typed(values, tuple, what, where)
+    pairs: Sequence[Array] = typed(values, tuple, what, where)
     if set(map(len, pairs)) != {2} or any(pair[1] != () for pair in pairs):
         raise FormatError(f"{where}: {what} is not binary and an empty array")
-    parts = _typed([pair[0] for pair in pairs], bytes, what, where)
+    parts = typed([pair[0] for pair in pairs], bytes, what, where)
     if set(map(len, parts)) != {OBJECT_ID_SIZE}:
         raise FormatError(f"{where}: {what} has not {OBJECT_ID_SIZE} bytes")
     return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, OBJECT_ID_SIZE)
-
-
-def _numbers(
-    values: Sequence[Value], dtype: type[_Unsigned], what: str, where: str
-) -> NDArray[_Unsigned]:
-    numbers = _typed(values, int, what, where)
-    try:
-        return np.fromiter(numbers, dtype, len(numbers))
-    except OverflowError:
-        most = np.iinfo(dtype).max
-        raise FormatError(f"{where}: {what} is not within 0 and {most}") from None
-
-
-def _typed(values: Sequence[Value], expected: type[_T], what: str, where: str) -> Sequence[_T]:
-    """The same values, all of exactly one type; a boolean is no number."""
-    if not set(map(type, values)) <= {expected}:
-        raise FormatError(f"{where}: {what} is not of type {expected.__name__}")
-    return cast("Sequence[_T]", values)
 
 
 def _pick(values: Sequence[_T], at: NDArray[np.intp]) -> list[_T]:

@@ -215,7 +215,7 @@ def _read_node(path: str, value: Value, where: str) -> Node:
         check_node_path(path)
     except InvalidInputError as error:
         raise FormatError(f"{where}: {error.message}") from None
-    if own_path != path:
+    if own_path != path or not path:
         raise FormatError(f"{where}: the node at {path!r} says it is elsewhere")
     kind, content = as_variant(data, f"the data of node {path!r}", where=where)
     inline = _read_attributes(attributes, where)
