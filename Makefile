@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 0
+WORKERS ?= 2
 ARGS ?=
 
 # What Spark and Airflow need to find: the Java to run on, this environment's Python for Spark's

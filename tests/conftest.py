@@ -28,3 +28,14 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
 
     with running(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server
+
+
+# First, because xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that start the same costly thing in one worker process, where it runs once."""
+    for item in items:
+        for marker in ("airflow", "seaweedfs", "spark"):
+            if item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.xdist_group(marker))
+                break

