@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
+from airflow_provider_icechunk.format.wire.heap import copy_spans, span_keys, split_keys
 
 Index = tuple[int, ...]
 Extents = tuple[tuple[int, int], ...]
 """One half-open range of chunk indices per dimension; empty for a 0-d array."""
+
+_TOP_SECOND = (1 << 32) - 1
 
 
 class RefKind(IntEnum):
@@ -47,7 +50,7 @@ class LastModified:
     """The foreign object must not have been modified after this time."""
 
     seconds: int
-    """Seconds since 1970 UTC; 32 bits on disk."""
+    """Seconds since 1970 UTC; 32 bits on disk, so times after 2106 are stored as the last one."""
 
 
 Checksum = ETag | LastModified
@@ -189,11 +192,14 @@ class ChunkRefs:
         spans = np.zeros((rows, 4), np.uint64)
         modified = np.zeros(rows, np.uint32)
         heap = bytearray()
+        places: dict[bytes, tuple[int, int]] = {}
 
         def keep(data: bytes) -> tuple[int, int]:
-            start = len(heap)
-            heap.extend(data)
-            return start, len(heap)
+            if data not in places:
+                start = len(heap)
+                heap.extend(data)
+                places[data] = start, len(heap)
+            return places[data]
 
         for row, payload in enumerate(latest.values()):
             match payload:
@@ -215,7 +221,7 @@ class ChunkRefs:
                         case ETag(value):
                             spans[row, 2:] = keep(value.encode())
                         case LastModified(seconds):
-                            modified[row] = seconds
+                            modified[row] = min(max(seconds, 1), _TOP_SECOND)
                         case None:
                             pass
         return cls.of(
@@ -341,22 +347,24 @@ class ChunkRefs:
 
     def compact(self) -> Self:
         """The same rows over a heap that holds only the bytes they use."""
-        used = np.concatenate([self.span, self.etag]) if len(self) else np.zeros((0, 2), np.uint64)
-        used = used[used[:, 1] > used[:, 0]]
-        if int((used[:, 1] - used[:, 0]).sum()) * 2 >= len(self.heap):
+        both = np.concatenate([self.span, self.etag])
+        filled = both[:, 1] > both[:, 0]
+        keys, inverse = np.unique(span_keys(both[filled]), return_inverse=True)
+        starts, sizes = split_keys(keys)
+        if int(sizes.sum()) * 2 >= len(self.heap):
             return self
-        unique, inverse = np.unique(used, axis=0, return_inverse=True)
-        view = memoryview(self.heap)
-        heap = b"".join(view[int(start) : int(stop)] for start, stop in unique)
-        ends = np.cumsum(unique[:, 1] - unique[:, 0], dtype=np.uint64)
-        moved = np.stack([ends - (unique[:, 1] - unique[:, 0]), ends], axis=1)[inverse.reshape(-1)]
-        both = np.zeros((2 * len(self), 2), np.uint64)
-        both[np.concatenate([_filled(self.span), _filled(self.etag)])] = moved
-        return replace(self, span=both[: len(self)], etag=both[len(self) :], heap=heap)
+        ends = np.cumsum(sizes)
+        heap = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        copy_spans(self.heap, starts, heap, ends - sizes, sizes)
+        moved = np.zeros_like(both)
+        moved[filled] = np.stack([ends - sizes, ends], axis=1)[inverse.reshape(-1)]
+        rows = len(self)
+        return replace(self, span=moved[:rows], etag=moved[rows:], heap=heap.tobytes())
 
     def locations(self) -> list[str]:
         """Distinct locations of the virtual references, sorted."""
-        spans = np.unique(self.span[self.kind == RefKind.VIRTUAL], axis=0)
+        starts, sizes = split_keys(np.unique(span_keys(self.span[self.kind == RefKind.VIRTUAL])))
+        spans = np.stack([starts, starts + sizes], axis=1)
         return sorted({self._text(span, "location") for span in spans})
 
     def native_ids(self) -> NDArray[np.uint8]:
@@ -368,10 +376,10 @@ class ChunkRefs:
             return ETag(self._text(self.etag[row], "entity tag"))
         return LastModified(int(self.modified[row])) if self.modified[row] else None
 
-    def _heap_bytes(self, span: NDArray[np.uint64]) -> bytes:
+    def _heap_bytes(self, span: NDArray[np.integer]) -> bytes:
         return bytes(self.heap[int(span[0]) : int(span[1])])
 
-    def _text(self, span: NDArray[np.uint64], what: str) -> str:
+    def _text(self, span: NDArray[np.integer], what: str) -> str:
         try:
             return self._heap_bytes(span).decode()
         except UnicodeDecodeError:
@@ -385,11 +393,11 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
     if len({part.ndim for part in parts}) != 1:
         raise InvalidInputError("references of arrays with different ranks cannot be joined")
     heaps: dict[int, int] = {}
-    heap = bytearray()
+    pieces: list[bytes | bytearray | memoryview] = []
     for part in parts:
         if id(part.heap) not in heaps:
-            heaps[id(part.heap)] = len(heap)
-            heap += part.heap
+            heaps[id(part.heap)] = sum(map(len, pieces))
+            pieces.append(part.heap)
     shifts = [np.uint64(heaps[id(part.heap)]) for part in parts]
     return ChunkRefs(
         index=np.concatenate([part.index for part in parts]),
@@ -400,7 +408,7 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
         span=np.concatenate([p.span + s for p, s in zip(parts, shifts, strict=True)]),
         etag=np.concatenate([p.etag + s for p, s in zip(parts, shifts, strict=True)]),
         modified=np.concatenate([part.modified for part in parts]),
-        heap=bytes(heap),
+        heap=b"".join(pieces),
     )
 
 
@@ -439,10 +447,6 @@ def _numbers(index: NDArray[np.uint32], radix: Sequence[int]) -> NDArray[np.gene
 def _big_endian(index: NDArray[np.uint32]) -> NDArray[np.generic]:
     rows, ndim = index.shape
     return np.ascontiguousarray(index, ">u4").view(f"S{4 * ndim}").reshape(rows)
-
-
-def _filled(spans: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    return np.asarray(spans[:, 1] > spans[:, 0])
 
 
 def _product(numbers: Iterable[int]) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError
+from airflow_provider_icechunk.format.wire.layout import MAX_PAYLOAD
 
 MAX_DEPTH = 16
 _TABLE_COST = 8
@@ -42,6 +43,8 @@ class Buffer:
 
     def root(self, identifier: bytes) -> Table:
         """The root table of a file that carries `identifier`."""
+        if self.size > MAX_PAYLOAD:
+            self.fail(f"its payload has {self.size} bytes, more than FlatBuffers can address")
         if self.size < 8 or self.data[4:8] != identifier:
             self.fail(f"the payload is not a FlatBuffers file with identifier {identifier!r}")
         return self.table(self.u32(0), 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.wire.layout import check_size
+from airflow_provider_icechunk.format.wire.layout import MAX_PAYLOAD, check_size
 
 _SIZE_BITS = np.uint64(31)
 _SIZE_MASK = np.uint64((1 << 31) - 1)
@@ -32,14 +32,16 @@ class Heap:
         *,
         base: int,
     ) -> None:
-        check_size(len(source) >> 2)
+        check_size(len(source) >> 2)  # keys have 33 bits for where a span starts
+        if len(source) > MAX_PAYLOAD and len(spans):
+            check_size(int((spans[:, 1] - spans[:, 0]).max()))
         self._source = source
         self._base = base
-        keys = _keys(spans)
+        keys = span_keys(spans)
         if not bool((keys[:-1] < keys[1:]).all()):
             keys = np.unique(keys)
         self._keys = keys
-        sizes = (keys & _SIZE_MASK).astype(np.int64)
+        _, sizes = split_keys(keys)
         taken = (sizes + 8) & ~3
         ends = base + np.cumsum(taken)
         self._places = ends - taken
@@ -47,7 +49,7 @@ class Heap:
 
     def find(self, spans: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Positions of spans that the heap was made of."""
-        keys = _keys(spans)
+        keys = span_keys(spans)
         if len(keys) == len(self._keys) and bool((keys == self._keys).all()):
             return self._places
         return np.asarray(self._places[np.searchsorted(self._keys, keys)])
@@ -57,26 +59,33 @@ class Heap:
         if not len(self._keys):
             return np.zeros(0, np.uint8)
         out = np.zeros(self.end - self._base, np.uint8)
-        sizes = (self._keys & _SIZE_MASK).astype(np.int64)
+        starts, sizes = split_keys(self._keys)
         places = self._places - self._base
         out.view("<u4")[places >> 2] = sizes
-        starts = (self._keys >> _SIZE_BITS).astype(np.int64)
-        _copy(self._source, starts, out, places + 4, sizes)
+        copy_spans(self._source, starts, out, places + 4, sizes)
         return out
 
 
-def _keys(spans: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Start and size of each span in one number."""
+def span_keys(spans: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Start (below 2**33) and size (below 2**31) of each span in one number that sorts by start."""
     return spans[:, 0] << _SIZE_BITS | (spans[:, 1] - spans[:, 0])
 
 
-def _copy(
+def split_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and sizes of spans from their keys."""
+    return (keys >> _SIZE_BITS).astype(np.int64), (keys & _SIZE_MASK).astype(np.int64)
+
+
+def copy_spans(
     source: bytes | bytearray | memoryview,
     starts: NDArray[np.int64],
     out: NDArray[np.uint8],
     places: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> None:
+    """Copy `source[start : start + size]` to `out[place:]` for each row."""
+    if not len(sizes):
+        return
     order = np.argsort(sizes, kind="stable")
     found, first = np.unique(sizes[order], return_index=True)
     for size, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
