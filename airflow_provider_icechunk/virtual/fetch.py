@@ -196,7 +196,7 @@ class VirtualReader:
             raise VirtualChunkError(f"{shown(ref.location)} is referenced beyond any file's end")
         pieces = [
             _Piece(grant, location, begin, end, ref.checksum)
-            for begin, end in self._cut(first, last)
+            for begin, end in self._cut(grant, first, last)
         ]
         parts = run_all(self._fetch, pieces, at_once=self._parts_at_once)
         if len({part.version for part in parts}) > 1:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
@@ -104,7 +103,7 @@ class Grants:
 
     containers: tuple[Container, ...] = ()
     """Longest path first."""
-    authorized: Mapping[Location, object] = MappingProxyType({})
+    authorized: Mapping[Location, object] = field(default_factory=dict)
     """Granted prefix to the credentials that go with it."""
     trusted_endpoints: frozenset[str] = frozenset()
 
