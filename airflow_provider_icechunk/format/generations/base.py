@@ -55,7 +55,10 @@ class Codec(Protocol):
     id than asked for is refused, except where old writers are known to have done that.
     """
 
-    generation: Generation
+    @property
+    def generation(self) -> Generation:
+        """Which generation this is."""
+        ...
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`."""
@@ -85,11 +88,25 @@ class Codec(Protocol):
 class Layout(Protocol):
     """Keys of the immutable objects. Built from ids and constants only, never from names."""
 
-    snapshots: str
-    """Prefix of all snapshot keys, with its slash."""
-    manifests: str
-    transactions: str
-    chunks: str
+    @property
+    def snapshots(self) -> str:
+        """Prefix of all snapshot keys, with its slash."""
+        ...
+
+    @property
+    def manifests(self) -> str:
+        """Prefix of all manifest keys."""
+        ...
+
+    @property
+    def transactions(self) -> str:
+        """Prefix of the keys of all transaction logs."""
+        ...
+
+    @property
+    def chunks(self) -> str:
+        """Prefix of the keys of all chunk files."""
+        ...
 
     def snapshot(self, identity: SnapshotId) -> str:
         """Key of a snapshot file."""

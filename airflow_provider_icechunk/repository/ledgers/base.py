@@ -52,9 +52,20 @@ class StoredConfig:
 class Ledger(Protocol):
     """References and configuration of one repository in one generation."""
 
-    generation: Generation
-    codec: Codec
-    layout: Layout
+    @property
+    def generation(self) -> Generation:
+        """Generation of the stored format."""
+        ...
+
+    @property
+    def codec(self) -> Codec:
+        """Reads and writes its files."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """Knows their keys."""
+        ...
 
     def initialize(self, first: Snapshot) -> bool:
         """Make branch `main` name `first`, whose file is stored already. False: it exists."""

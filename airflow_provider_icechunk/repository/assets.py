@@ -1,0 +1,160 @@
+"""Load and store the immutable objects of a repository, through bounded caches.
+
+Objects are written once under random ids and never change, so what is cached stays true. The one
+exception is expiration in generation `1`, which rewrites a snapshot in place: it calls
+`forget_snapshot`, and readers of other processes see the old parent until they open anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_icechunk import __version__
+from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
+from airflow_provider_icechunk.format.generations.base import FileType
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.repository.cache import WeightedCache
+from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.storage.base import Put, Storage
+from airflow_provider_icechunk.storage.pool import run_all
+
+CLIENT = f"apic-{__version__}"
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """How much of a repository stays in memory."""
+
+    snapshot_nodes: int = 500_000
+    manifest_bytes: int = 1 << 30
+    log_changes: int = 1_000_000
+
+
+class Assets:
+    """Snapshots, manifests and transaction logs of one repository."""
+
+    def __init__(
+        self, storage: Storage, ledger: Ledger, *, level: int, limits: CacheLimits
+    ) -> None:
+        self.storage = storage
+        self.ledger = ledger
+        self._level = level
+        self._snapshots = WeightedCache[SnapshotId, Snapshot](
+            limits.snapshot_nodes, lambda snapshot: 1 + len(snapshot.nodes)
+        )
+        self._manifests = WeightedCache[ManifestId, Manifest](
+            limits.manifest_bytes, lambda manifest: 1024 + manifest.nbytes
+        )
+        self._logs = WeightedCache[SnapshotId, TransactionLog](
+            limits.log_changes,
+            lambda log: 1 + sum(len(rows) for rows in log.updated_chunks.values()),
+        )
+
+    def snapshot(self, identity: SnapshotId) -> Snapshot:
+        """The snapshot with this id; `NotFoundError` if there is none."""
+        return self._snapshots.get(identity, lambda: self._load_snapshot(identity))
+
+    def manifest(self, identity: ManifestId) -> Manifest:
+        """The manifest with this id. A missing one is damage, not absence."""
+        return self._manifests.get(identity, lambda: self._load_manifest(identity))
+
+    def manifests(self, identities: Iterable[ManifestId]) -> list[Manifest]:
+        """Many manifests, fetched and decoded at once, in the given order."""
+        return run_all(self.manifest, list(identities), at_once=_AT_ONCE)
+
+    def log(self, identity: SnapshotId) -> TransactionLog | None:
+        """The transaction log of a snapshot; `None` where none was written."""
+        cached = self._logs.peek(identity)
+        if cached is not None:
+            return cached
+        key = self.ledger.layout.transaction(identity)
+        found = self.storage.get(key)
+        if found is None:
+            return None
+        log = self.ledger.codec.decode_log(found.data, identity, where=key)
+        self._logs.put(identity, log)
+        return log
+
+    def store_manifests(self, manifests: Sequence[Manifest]) -> list[ManifestFile]:
+        """Encode and write manifests in parallel; durable after the storage settled."""
+        encoded = run_all(self._encode_manifest, manifests, at_once=_AT_ONCE)
+        self.storage.put_many([put for put, _ in encoded])
+        for manifest in manifests:
+            self._manifests.put(manifest.id, manifest)
+        return [file for _, file in encoded]
+
+    def store_commit(self, snapshot: Snapshot, log: TransactionLog | None) -> None:
+        """Write a snapshot and its log; invisible until a reference names the snapshot."""
+        puts = [self._snapshot_put(snapshot)]
+        if log is not None:
+            data = self.ledger.codec.encode_log(log, level=self._level)
+            key = self.ledger.layout.transaction(log.id)
+            puts.append(_put(key, data, FileType.TRANSACTION_LOG))
+        self.storage.put_many(puts)
+        self._snapshots.put(snapshot.id, snapshot)
+        if log is not None:
+            self._logs.put(log.id, log)
+
+    def rewrite_snapshot(self, snapshot: Snapshot) -> None:
+        """Replace a snapshot file in place. Only expiration does this."""
+        self.forget_snapshot(snapshot.id)
+        self.storage.put_many([self._snapshot_put(snapshot)])
+        self.storage.settle()
+
+    def forget_snapshot(self, identity: SnapshotId) -> None:
+        """Drop a snapshot from the cache."""
+        self._snapshots.drop(identity)
+
+    def _load_snapshot(self, identity: SnapshotId) -> Snapshot:
+        key = self.ledger.layout.snapshot(identity)
+        found = self.storage.get(key)
+        if found is None:
+            elsewhere = self.ledger.relocate(identity)
+            if elsewhere is not None:
+                return self.snapshot(elsewhere)
+            raise NotFoundError(
+                f"there is no snapshot {encode_base32(identity)} in {self.storage.location}; it "
+                "may have been expired and collected: see the history of its branch",
+                kind=Kind.SNAPSHOT_NOT_FOUND,
+            )
+        return self.ledger.codec.decode_snapshot(found.data, identity, where=key)
+
+    def _load_manifest(self, identity: ManifestId) -> Manifest:
+        key = self.ledger.layout.manifest(identity)
+        found = self.storage.get(key)
+        if found is None:
+            raise StorageError(
+                f"the manifest {key} is missing in {self.storage.location} although a snapshot "
+                "names it: the snapshot was collected while it was in use, or an object was lost",
+                kind=Kind.OBJECT_MISSING,
+            )
+        return self.ledger.codec.decode_manifest(found.data, identity, where=key)
+
+    def _encode_manifest(self, manifest: Manifest) -> tuple[Put, ManifestFile]:
+        data = self.ledger.codec.encode_manifest(manifest, level=self._level)
+        key = self.ledger.layout.manifest(manifest.id)
+        return _put(key, data, FileType.MANIFEST), ManifestFile(
+            manifest.id, len(data), len(manifest)
+        )
+
+    def _snapshot_put(self, snapshot: Snapshot) -> Put:
+        data = self.ledger.codec.encode_snapshot(snapshot, level=self._level)
+        return _put(self.ledger.layout.snapshot(snapshot.id), data, FileType.SNAPSHOT)
+
+
+def _put(key: str, data: bytes, kind: FileType) -> Put:
+    return Put(
+        key,
+        data,
+        metadata={
+            "ic_spec_ver": "1",
+            "ic_client": CLIENT,
+            "ic_file_type": kind.value,
+            "ic_comp_alg": "zstd",
+        },
+        content_type="application/octet-stream",
+    )

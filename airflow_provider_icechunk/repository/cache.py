@@ -1,0 +1,84 @@
+"""A bounded, thread-safe cache that loads each missing value once, however many threads ask."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class WeightedCache(Generic[K, V]):
+    """Least recently used values are dropped once their weights exceed `limit`.
+
+    A single value heavier than `limit` is returned but not kept.
+    """
+
+    def __init__(self, limit: int, weigh: Callable[[V], int]) -> None:
+        self._limit = limit
+        self._weigh = weigh
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._loading: dict[K, Future[V]] = {}
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: K, load: Callable[[], V]) -> V:
+        """The cached value, or what `load` gives; a failed load is told to all who waited."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]
+            mine: Future[V] = Future()
+            loading = self._loading.setdefault(key, mine)
+        if loading is not mine:
+            return loading.result()
+        try:
+            value = load()
+        except BaseException as error:
+            with self._lock:
+                del self._loading[key]
+            mine.set_exception(error)
+            raise
+        self.put(key, value)
+        with self._lock:
+            self._loading.pop(key, None)
+        mine.set_result(value)
+        return value
+
+    def peek(self, key: K) -> V | None:
+        """The value if it is cached."""
+        with self._lock:
+            found = self._values.get(key)
+            return None if found is None else found[0]
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value."""
+        weight = self._weigh(value)
+        with self._lock:
+            self._forget(key)
+            if weight > self._limit:
+                return
+            self._values[key] = (value, weight)
+            self._total += weight
+            while self._total > self._limit:
+                oldest = next(iter(self._values))
+                self._forget(oldest)
+
+    def drop(self, key: K) -> None:
+        """Forget one value."""
+        with self._lock:
+            self._forget(key)
+
+    @property
+    def weight(self) -> int:
+        """Weight of everything that is cached."""
+        return self._total
+
+    def _forget(self, key: K) -> None:
+        found = self._values.pop(key, None)
+        if found is not None:
+            self._total -= found[1]

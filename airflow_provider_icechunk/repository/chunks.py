@@ -1,0 +1,229 @@
+"""Chunk bytes: where a new chunk goes, and how the bytes of a reference are read back.
+
+A chunk up to the inline threshold stays in its manifest. A small one joins others in a packed chunk
+file: its reference is known at once, its bytes wait in memory until the pack is full or the session
+flushes. A large one gets a file of its own. If the process dies, packs that were not flushed were
+never referenced by anything stored, and written ones are garbage for the collector.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, StorageError
+from airflow_provider_icechunk.format.generations.base import Layout
+from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
+from airflow_provider_icechunk.format.references import Inline, Native, Payload, Virtual
+from airflow_provider_icechunk.repository.world import World
+from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage
+from airflow_provider_icechunk.virtual.fetch import VirtualReader
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """When and how small chunks share a file."""
+
+    below: int = 1 << 20
+    """Chunks smaller than this are packed; 0 gives every chunk its own file."""
+    target: int = 8 << 20
+    """A pack is closed when it has grown to this size."""
+    pending: int = 64 << 20
+    """Closed packs are written when together they hold this much memory."""
+
+
+class ChunkWriter:
+    """Puts new chunks of one session where they belong. Safe to use from many threads."""
+
+    def __init__(
+        self, storage: Storage, layout: Layout, *, inline_up_to: int, packing: Packing, world: World
+    ) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._inline_up_to = inline_up_to
+        self._packing = packing
+        self._world = world
+        self._lock = threading.Lock()
+        self._open_id: ChunkId | None = None
+        self._open = bytearray()
+        self._closed: dict[ChunkId, bytes] = {}
+        self._closed_size = 0
+
+    def write(self, data: Data) -> Payload:
+        """Take a chunk and say how to refer to it. Packed bytes are stored by `flush`."""
+        size = len(data)
+        if not size:
+            raise InvalidInputError(
+                "a chunk of zero bytes cannot be stored: no codec decodes it; delete the chunk "
+                "instead, it then reads as the fill value",
+                kind=Kind.INVALID_ARGUMENT,
+            )
+        if size <= self._inline_up_to:
+            return Inline(bytes(data))
+        if size < self._packing.below:
+            return self._pack(data)
+        chunk_id = self._new_id()
+        self._storage.put_many([Put(self._layout.chunk(chunk_id), data)])
+        return Native(chunk_id, 0, size)
+
+    def pending_range(self, chunk_id: ChunkId, start: int, stop: int) -> bytes | None:
+        """Some bytes of a pack that is not stored yet."""
+        with self._lock:
+            if chunk_id == self._open_id:
+                return bytes(memoryview(self._open)[start:stop])
+            closed = self._closed.get(chunk_id)
+            return None if closed is None else closed[start:stop]
+
+    def stores_at_once(self, size: int) -> bool:
+        """Whether `write` of a chunk of this size would touch the storage."""
+        if size <= self._inline_up_to:
+            return False
+        full = self._closed_size + len(self._open) + size >= self._packing.pending
+        return size >= self._packing.below or full
+
+    def flush(self) -> None:
+        """Store everything that waits. After `settle` of the storage it is durable."""
+        with self._lock:
+            self._close()
+            self._store_closed()
+
+    def _pack(self, data: Data) -> Native:
+        with self._lock:
+            if self._open_id is None:
+                self._open_id = self._new_id()
+            reference = Native(self._open_id, len(self._open), len(data))
+            self._open += data
+            if len(self._open) >= self._packing.target:
+                self._close()
+                if self._closed_size >= self._packing.pending:
+                    self._store_closed()
+            return reference
+
+    def _close(self) -> None:
+        if self._open_id is not None:
+            self._closed[self._open_id] = bytes(self._open)
+            self._closed_size += len(self._open)
+            self._open_id, self._open = None, bytearray()
+
+    def _store_closed(self) -> None:
+        if not self._closed:
+            return
+        self._storage.put_many(
+            [Put(self._layout.chunk(chunk_id), data) for chunk_id, data in self._closed.items()]
+        )
+        self._closed = {}
+        self._closed_size = 0
+
+    def _new_id(self) -> ChunkId:
+        return ChunkId(self._world.entropy(OBJECT_ID_SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A range of one chunk."""
+
+    payload: Payload
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One ranged read that serves several wanted pieces."""
+
+    chunk_id: ChunkId
+    start: int
+    stop: int
+    pieces: tuple[int, ...]
+
+
+class ChunkReader:
+    """Reads bytes of references. Only an absent reference is a missing chunk; all else raises."""
+
+    gap = 256 << 10
+    """Ranges of one file that are at most this far apart are read as one."""
+    widest = 32 << 20
+    """A joined read does not grow beyond this."""
+
+    def __init__(self, storage: Storage, layout: Layout, virtual: VirtualReader) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._virtual = virtual
+
+    def read(self, wanted: Wanted, writer: ChunkWriter | None = None) -> bytes:
+        """The bytes of one wanted range."""
+        return self.read_many([wanted], writer)[0]
+
+    def read_many(self, wanted: Sequence[Wanted], writer: ChunkWriter | None = None) -> list[bytes]:
+        """The bytes of many ranges with as few requests as neighbouring ranges allow."""
+        found: dict[int, bytes] = {}
+        natives: list[tuple[int, Wanted, Native]] = []
+        for position, want in enumerate(wanted):
+            match want.payload:
+                case Inline(data):
+                    found[position] = data[want.start : want.stop]
+                case Virtual() as virtual:
+                    found[position] = self._virtual.read(virtual, want.start, want.stop)
+                case Native() as native:
+                    start, stop = native.offset + want.start, native.offset + want.stop
+                    waiting = (
+                        None
+                        if writer is None
+                        else writer.pending_range(native.chunk_id, start, stop)
+                    )
+                    if waiting is None:
+                        natives.append((position, want, native))
+                    else:
+                        found[position] = waiting
+        if natives:
+            found |= self._read_natives(natives)
+        return [found[position] for position in range(len(wanted))]
+
+    def _read_natives(self, natives: list[tuple[int, Wanted, Native]]) -> dict[int, bytes]:
+        spans = {
+            position: (native.chunk_id, native.offset + want.start, native.offset + want.stop)
+            for position, want, native in natives
+        }
+        requests = coalesce(spans, gap=self.gap, widest=self.widest)
+        fetched = self._storage.get_many(
+            [(self._layout.chunk(r.chunk_id), Bounded(r.start, r.stop)) for r in requests]
+        )
+        found: dict[int, bytes] = {}
+        for request, answer in zip(requests, fetched, strict=True):
+            if answer is None or len(answer.data) != request.stop - request.start:
+                key = self._layout.chunk(request.chunk_id)
+                state = "missing" if answer is None else "shorter than its reference says"
+                raise StorageError(
+                    f"the chunk file {key} in {self._storage.location} is {state}: it was "
+                    "collected while in use, or the storage lost bytes; run `verify` on it",
+                    kind=Kind.OBJECT_MISSING,
+                )
+            for position in request.pieces:
+                _, start, stop = spans[position]
+                whole = start == request.start and stop == request.stop
+                found[position] = (
+                    answer.data
+                    if whole
+                    else answer.data[start - request.start : stop - request.start]
+                )
+        return found
+
+
+def coalesce(
+    spans: dict[int, tuple[ChunkId, int, int]], *, gap: int, widest: int
+) -> list[_Request]:
+    """Join ranges of one file that lie close together. Pure: the result is the plan of reads."""
+    plan: list[tuple[ChunkId, int, int, list[int]]] = []
+    for position, (chunk_id, start, stop) in sorted(spans.items(), key=lambda item: item[1]):
+        if plan:
+            last_id, first, end, pieces = plan[-1]
+            joined = max(stop, end)
+            if last_id == chunk_id and start <= end + gap and joined - first <= widest:
+                pieces.append(position)
+                plan[-1] = (chunk_id, first, joined, pieces)
+                continue
+        plan.append((chunk_id, start, stop, [position]))
+    return [
+        _Request(chunk_id, start, stop, tuple(pieces)) for chunk_id, start, stop, pieces in plan
+    ]

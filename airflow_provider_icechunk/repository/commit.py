@@ -1,0 +1,220 @@
+"""Carry out a commit: manifests, then log and snapshot, then one conditional move of the branch.
+
+Nothing is visible before the last step and nothing is deleted on any path. A process that dies
+before it leaves objects that no reference names, which the collector removes; one that dies after
+it has committed. Manifests written by a try that lost its race are used again by the next try for
+every array that the other side did not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from airflow_provider_icechunk.exceptions import Kind, StorageError
+from airflow_provider_icechunk.format.config import ManifestSplittingConfig
+from airflow_provider_icechunk.format.ids import (
+    OBJECT_ID_SIZE,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.snapshot import (
+    ArrayData,
+    Manifest,
+    ManifestFile,
+    ManifestRef,
+    Metadata,
+    Node,
+    Snapshot,
+    in_order,
+)
+from airflow_provider_icechunk.format.splitting import split_grid
+from airflow_provider_icechunk.repository.assets import Assets
+from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.repository.documents import array_document
+from airflow_provider_icechunk.repository.layout_plan import choose, deal_out
+from airflow_provider_icechunk.repository.world import World, to_micros
+
+MAX_CLOCK_SKEW_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Manifests of one array that are stored, and what they were made of."""
+
+    base: tuple[ManifestRef, ...]
+    revision: int
+    document: bytes
+    refs: tuple[ManifestRef, ...]
+    files: tuple[ManifestFile, ...]
+
+
+@dataclass(slots=True)
+class Flusher:
+    """Writes what a session changed; remembers stored manifests between tries."""
+
+    assets: Assets
+    splitting: ManifestSplittingConfig | None
+    world: World
+    rewrite_all: bool = False
+    _written: dict[NodeId, Written] = field(default_factory=dict)
+
+    def flush(
+        self, base: Snapshot, changes: ChangeSet, *, message: str, metadata: Metadata
+    ) -> Snapshot:
+        """Store manifests, log and snapshot of a child of `base`. No reference moves."""
+        flushed_at = max(to_micros(self.world.now()), base.flushed_at + 1)
+        written = self._write_manifests(base, changes)
+        nodes = new_nodes(base, changes, {key: value.refs for key, value in written.items()})
+        files = dict(base.manifest_files)
+        files.update({file.id: file for value in written.values() for file in value.files})
+        snapshot = Snapshot(
+            id=SnapshotId(self.world.entropy(OBJECT_ID_SIZE)),
+            parent_id=base.id,
+            flushed_at=flushed_at,
+            message=message,
+            metadata=metadata,
+            nodes=nodes,
+            manifest_files=self._used(nodes.values(), files),
+        )
+        self.assets.store_commit(snapshot, changes.log(snapshot.id))
+        self.assets.storage.settle()
+        return snapshot
+
+    def _write_manifests(self, base: Snapshot, changes: ChangeSet) -> dict[NodeId, Written]:
+        result: dict[NodeId, Written] = {}
+        fresh: list[tuple[NodeId, Written, list[Manifest]]] = []
+        for node, stored in self._arrays_to_write(base, changes):
+            edits = changes.chunks.get(node.id)
+            revision = 0 if edits is None else edits.revision
+            reusable = self._written.get(node.id)
+            if reusable is not None and (reusable.base, reusable.revision, reusable.document) == (
+                stored,
+                revision,
+                node.user_data,
+            ):
+                result[node.id] = reusable
+                continue
+            refs = None if edits is None else edits.columns()
+            keep, manifests = self._rearrange(node, stored, refs)
+            draft = Written(stored, revision, node.user_data, keep, ())
+            fresh.append((node.id, draft, manifests))
+        stored_files = iter(
+            self.assets.store_manifests([m for _, _, manifests in fresh for m in manifests])
+        )
+        for node_id, draft, manifests in fresh:
+            files = tuple(next(stored_files) for _ in manifests)
+            new = tuple(
+                ManifestRef(manifest.id, manifest.arrays[node_id][0].extents())
+                for manifest in manifests
+            )
+            result[node_id] = replace(draft, refs=draft.refs + new, files=files)
+        self._written |= result
+        return result
+
+    def _arrays_to_write(
+        self, base: Snapshot, changes: ChangeSet
+    ) -> list[tuple[Node, tuple[ManifestRef, ...]]]:
+        """Arrays whose manifests may change, with the manifests they have in the base."""
+        touched = set(changes.chunks) | set(changes.updated)
+        arrays: list[tuple[Node, tuple[ManifestRef, ...]]] = [
+            (node, ()) for node in changes.created.values() if node.id in touched and node.array
+        ]
+        for node in base.nodes.values():
+            if node.array is None or node.id in changes.deleted:
+                continue
+            if node.id in touched or self.rewrite_all:
+                arrays.append((changes.updated.get(node.id, node), node.array.manifests))
+        return arrays
+
+    def _rearrange(
+        self, node: Node, stored: tuple[ManifestRef, ...], edits: ChunkRefs | None
+    ) -> tuple[tuple[ManifestRef, ...], list[Manifest]]:
+        document = array_document(node)
+        ndim = len(document.shape)
+        edits = ChunkRefs.empty(ndim) if edits is None else edits
+        grid = split_grid(self.splitting, node.path, document.dimension_names, document.num_chunks)
+        rewrite = choose(
+            stored, edits.index, grid, document.num_chunks, everything=self.rewrite_all
+        )
+        loaded = [
+            manifest.of(node.id, ndim)
+            for manifest in self.assets.manifests(ref.id for ref in rewrite.load)
+        ]
+        pieces = deal_out(loaded, edits, grid, document.num_chunks)
+        manifests = [
+            Manifest(ManifestId(self.world.entropy(OBJECT_ID_SIZE)), {node.id: (piece,)})
+            for piece in pieces
+        ]
+        return rewrite.keep, manifests
+
+    def _used(
+        self, nodes: Iterable[Node], files: Mapping[ManifestId, ManifestFile]
+    ) -> dict[ManifestId, ManifestFile]:
+        """Exactly the manifests that the nodes name, in the order of ids."""
+        ids = {ref.id for node in nodes if node.array for ref in node.array.manifests}
+        return {
+            identity: files.get(identity) or self._look_up(identity) for identity in sorted(ids)
+        }
+
+    def _look_up(self, identity: ManifestId) -> ManifestFile:
+        """Facts of a manifest that the base snapshot does not describe, as early writers did."""
+        key = self.assets.ledger.layout.manifest(identity)
+        found = self.assets.storage.head(key)
+        if found is None:
+            raise StorageError(f"the manifest {key} is missing", kind=Kind.OBJECT_MISSING)
+        return ManifestFile(identity, found.size, len(self.assets.manifest(identity)))
+
+
+def new_nodes(
+    base: Snapshot, changes: ChangeSet, manifests: Mapping[NodeId, tuple[ManifestRef, ...]]
+) -> dict[str, Node]:
+    """The tree after the changes. Manifests not mentioned stay as the base has them."""
+
+    def current(node: Node) -> Node:
+        updated = changes.updated.get(node.id, node)
+        refs = manifests.get(node.id)
+        if updated.array is None or (updated is node and refs is None):
+            return updated
+        if refs is None:
+            refs = node.array.manifests if node.array else ()
+        array = ArrayData(updated.array.shape, updated.array.dimension_names, refs)
+        return replace(updated, array=array)
+
+    nodes = {
+        path: current(node) for path, node in base.nodes.items() if node.id not in changes.deleted
+    }
+    if not changes.created:
+        return nodes
+    return in_order([*nodes.values(), *(current(node) for node in changes.created.values())])
+
+
+class ClockGuard:
+    """Refuses commits from a host whose clock is far from the store's.
+
+    The store is asked once; again only when the host's wall clock has moved against its monotonic
+    one, which is how a clock that was set shows.
+    """
+
+    def __init__(self, assets: Assets, world: World) -> None:
+        self._assets = assets
+        self._world = world
+        self._trusted: float | None = None
+
+    def check(self) -> None:
+        """Raise `StorageError` with kind `clock_skew` beyond the limit."""
+        now = self._world.now()
+        offset = now.timestamp() - self._world.monotonic()
+        if self._trusted is not None and abs(offset - self._trusted) < 1:
+            return
+        skew = (now - self._assets.storage.now()).total_seconds()
+        if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
+            raise StorageError(
+                f"this host's clock is {skew:+.0f} s away from that of "
+                f"{self._assets.storage.location}, more than {MAX_CLOCK_SKEW_SECONDS} s: commits "
+                "would carry wrong times and retention would misjudge them; set the clock",
+                kind=Kind.CLOCK_SKEW,
+            )
+        self._trusted = offset

@@ -1,0 +1,275 @@
+"""What collides when a session is moved over somebody else's commit, and who may decide.
+
+Pure: our change set, their transaction log and the trees on both sides in; conflicts or a changed
+change set out. Chunk collisions are found in columns. The rules and names are those of the official
+library, plus two that it misses: creating below a group that the other side deleted, and deleting a
+group below which the other side created something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from airflow_provider_icechunk.format.ids import NodeId, encode_base32
+from airflow_provider_icechunk.format.names import is_below, parent_path
+from airflow_provider_icechunk.format.references import common_rows
+from airflow_provider_icechunk.format.snapshot import Node, Snapshot
+from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
+from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.repository.changes import ChangeSet
+
+
+class ConflictType(Enum):
+    """How both sides collide."""
+
+    NewNodeConflictsWithExistingNode = 1
+    NewNodeInInvalidGroup = 2
+    ZarrMetadataDoubleUpdate = 3
+    ZarrMetadataUpdateOfDeletedArray = 4
+    ZarrMetadataUpdateOfDeletedGroup = 5
+    ChunkDoubleUpdate = 6
+    ChunksUpdatedInDeletedArray = 7
+    ChunksUpdatedInUpdatedArray = 8
+    DeleteOfUpdatedArray = 9
+    DeleteOfUpdatedGroup = 10
+
+    def __str__(self) -> str:
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    ConflictType.NewNodeConflictsWithExistingNode: "New node conflicts with existing node",
+    ConflictType.NewNodeInInvalidGroup: "New node in invalid group",
+    ConflictType.ZarrMetadataDoubleUpdate: "Zarr metadata double update",
+    ConflictType.ZarrMetadataUpdateOfDeletedArray: "Zarr metadata update of deleted array",
+    ConflictType.ZarrMetadataUpdateOfDeletedGroup: "Zarr metadata update of deleted group",
+    ConflictType.ChunkDoubleUpdate: "Chunk double update",
+    ConflictType.ChunksUpdatedInDeletedArray: "Chunks updated in deleted array",
+    ConflictType.ChunksUpdatedInUpdatedArray: "Chunks updated in updated array",
+    ConflictType.DeleteOfUpdatedArray: "Delete of updated array",
+    ConflictType.DeleteOfUpdatedGroup: "Delete of updated group",
+}
+
+
+class VersionSelection(Enum):
+    """Whose chunk stays when both sides wrote it."""
+
+    Fail = 0
+    UseOurs = 1
+    UseTheirs = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conflict:
+    """One collision."""
+
+    conflict_type: ConflictType
+    path: str
+    node_id: NodeId
+    chunks: Coordinates | None = None
+    """Coordinates both sides wrote, as columns."""
+
+    @property
+    def conflicted_chunks(self) -> list[list[int]] | None:
+        """The same coordinates as lists; `None` when the conflict is not about chunks."""
+        return None if self.chunks is None else self.chunks.tolist()
+
+    def __repr__(self) -> str:
+        chunks = "" if self.chunks is None else f", chunks={self.chunks[:10].tolist()}"
+        more = "" if self.chunks is None or len(self.chunks) <= 10 else f" of {len(self.chunks)}"
+        return f"Conflict({self.conflict_type.name}, path={self.path}{chunks}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """One commit of the other side."""
+
+    log: TransactionLog
+    after: Snapshot
+    """The tree at that commit."""
+
+
+class ConflictSolver(Protocol):
+    """Decides conflicts; gets a copy of the change set that it may edit."""
+
+    def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
+        """Resolve one conflict in `ours`, or say that it cannot be resolved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictDetector:
+    """Reports every conflict and solves none."""
+
+    def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
+        """Never."""
+        del conflict, ours
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasicConflictSolver:
+    """Decides about chunks that both sides wrote and about deletes of what the other updated.
+
+    :param on_chunk_conflict: whose chunk stays when both sides wrote it.
+    :param fail_on_delete_of_updated_array: refuse instead of deleting what the other side changed.
+    :param fail_on_delete_of_updated_group: the same for groups.
+    """
+
+    on_chunk_conflict: VersionSelection = VersionSelection.UseOurs
+    fail_on_delete_of_updated_array: bool = False
+    fail_on_delete_of_updated_group: bool = False
+
+    def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
+        """Apply the policy."""
+        match conflict.conflict_type:
+            case ConflictType.ChunkDoubleUpdate:
+                return self._solve_chunks(conflict, ours)
+            case ConflictType.DeleteOfUpdatedArray:
+                return not self.fail_on_delete_of_updated_array
+            case ConflictType.DeleteOfUpdatedGroup:
+                return not self.fail_on_delete_of_updated_group
+            case _:
+                return False
+
+    def _solve_chunks(self, conflict: Conflict, ours: ChangeSet) -> bool:
+        match self.on_chunk_conflict:
+            case VersionSelection.UseOurs:
+                return True
+            case VersionSelection.UseTheirs:
+                assert conflict.chunks is not None
+                ours.chunks[conflict.node_id].drop(conflict.chunks)
+                return True
+            case VersionSelection.Fail:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """The session can stand on their commit with these changes."""
+
+    changes: ChangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """Conflicts the solver may not decide."""
+
+    conflicts: tuple[Conflict, ...]
+
+
+def rebase_step(
+    ours: ChangeSet, base: Snapshot, theirs: Theirs, solver: ConflictSolver
+) -> Clean | Collision:
+    """Move our changes over one commit of the other side."""
+    changed = ours.copy()
+    unsolved = [
+        conflict
+        for conflict in find_conflicts(ours, base, theirs)
+        if not solver.solve(conflict, changed)
+    ]
+    if unsolved:
+        return Collision(tuple(unsolved))
+    for node_id in theirs.log.deleted_arrays | theirs.log.deleted_groups:
+        changed.deleted.pop(node_id, None)
+    return Clean(changed)
+
+
+def find_conflicts(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> list[Conflict]:
+    """Every collision between our changes on `base` and one commit of the other side."""
+    return [
+        *_new_nodes(ours, base, theirs),
+        *_metadata(ours, theirs.log),
+        *_chunks(ours, base, theirs.log),
+        *_deletes(ours, theirs),
+    ]
+
+
+def _new_nodes(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> Iterator[Conflict]:
+    for path, node in ours.created.items():
+        existing = theirs.after.nodes.get(path)
+        if existing is not None and existing.id not in ours.deleted:
+            yield Conflict(ConflictType.NewNodeConflictsWithExistingNode, path, node.id)
+        if _has_no_group_above(path, ours, base, theirs.after):
+            yield Conflict(ConflictType.NewNodeInInvalidGroup, path, node.id)
+
+
+def _has_no_group_above(path: str, ours: ChangeSet, base: Snapshot, after: Snapshot) -> bool:
+    above = parent_path(path)
+    while above is not None:
+        if above not in ours.created:
+            now = after.nodes.get(above)
+            if now is not None and not now.is_group:
+                return True
+            before = base.nodes.get(above)
+            if now is None and before is not None and before.id not in ours.deleted:
+                return True
+        above = parent_path(above)
+    return False
+
+
+def _metadata(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Conflict]:
+    for node_id, node in ours.updated.items():
+        if node_id in theirs.updated_arrays or node_id in theirs.updated_groups:
+            yield Conflict(ConflictType.ZarrMetadataDoubleUpdate, node.path, node_id)
+        if node_id in theirs.deleted_arrays:
+            yield Conflict(ConflictType.ZarrMetadataUpdateOfDeletedArray, node.path, node_id)
+        if node_id in theirs.deleted_groups:
+            yield Conflict(ConflictType.ZarrMetadataUpdateOfDeletedGroup, node.path, node_id)
+        written = theirs.updated_chunks.get(node_id)
+        if written is not None and len(written) and _cuts_off(node, written):
+            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, node.path, node_id, written)
+
+
+def _cuts_off(node: Node, written: Coordinates) -> bool:
+    """Whether our new shape leaves no place for chunks that the other side wrote."""
+    document = parse_node(node.user_data)
+    if not isinstance(document, ArrayDocument) or len(document.shape) != written.shape[1]:
+        return True
+    return bool((written >= document.num_chunks).any())
+
+
+def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:
+    paths = _paths(ours, base)
+    for node_id, refs in ours.edited():
+        path = paths.get(node_id, encode_base32(node_id))
+        if node_id in theirs.deleted_arrays:
+            yield Conflict(ConflictType.ChunksUpdatedInDeletedArray, path, node_id, refs.index)
+        if node_id in theirs.updated_arrays:
+            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, node_id, refs.index)
+        written = theirs.updated_chunks.get(node_id)
+        if written is not None and written.shape[1] == refs.ndim:
+            both = refs.index[common_rows(refs.index, written)]
+            if len(both):
+                yield Conflict(ConflictType.ChunkDoubleUpdate, path, node_id, both)
+
+
+def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
+    log = theirs.log
+    groups = [node.path for node in ours.deleted.values() if node.is_group]
+    for node_id, node in ours.deleted.items():
+        if node_id in log.updated_arrays or node_id in log.updated_chunks:
+            yield Conflict(ConflictType.DeleteOfUpdatedArray, node.path, node_id)
+        if node_id in log.updated_groups:
+            yield Conflict(ConflictType.DeleteOfUpdatedGroup, node.path, node_id)
+    for node in _created_below(groups, theirs):
+        yield Conflict(ConflictType.NewNodeInInvalidGroup, node.path, node.id)
+
+
+def _created_below(groups: Sequence[str], theirs: Theirs) -> Iterator[Node]:
+    """Nodes that they created below groups that we deleted."""
+    created = theirs.log.new_arrays | theirs.log.new_groups
+    if not groups or not created:
+        return
+    for node in theirs.after.nodes.values():
+        if node.id in created and any(is_below(node.path, group) for group in groups):
+            yield node
+
+
+def _paths(ours: ChangeSet, base: Snapshot) -> dict[NodeId, str]:
+    wanted = ours.chunks.keys()
+    known = {node.id: path for path, node in base.nodes.items() if node.id in wanted}
+    return known | {node.id: path for path, node in ours.created.items()}

@@ -1,0 +1,95 @@
+"""Make a new repository: first snapshot, configuration, then the one write that decides.
+
+The creation of branch `main` is the creation of the repository; whoever loses that write did not
+create it. A process that dies before it leaves a first snapshot and perhaps a configuration, over
+which the next attempt goes without complaint.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    OBJECT_ID_SIZE,
+    SnapshotId,
+)
+from airflow_provider_icechunk.format.snapshot import FIRST_MESSAGE, Snapshot
+from airflow_provider_icechunk.repository.detection import detect_generation
+from airflow_provider_icechunk.repository.ledgers import open_ledger
+from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.world import World, to_micros
+from airflow_provider_icechunk.storage.base import Absent, Storage
+
+_CONFIG_KEY = "config.yaml"
+_ABANDONED_AFTER = timedelta(seconds=60)
+_MAX_LEFTOVERS = 64
+
+
+def create(
+    storage: Storage, generation: Generation, config: RepositoryConfig | None, world: World
+) -> Ledger:
+    """Create a repository in an empty place; `AlreadyExistsError` if somebody has."""
+    existing = detect_generation(storage)
+    if existing is not None:
+        raise _exists(storage, f"a repository of format generation `{existing}` is there")
+    ledger = open_ledger(generation, storage)
+    _check_clean(storage, ledger)
+    storage.check_conditional_writes()
+    first = _first_snapshot(generation, world)
+    data = ledger.codec.encode_snapshot(first, level=3)
+    storage.put(ledger.layout.snapshot(first.id), data, expect=Absent())
+    if config is not None and config != RepositoryConfig():
+        _claim_config(storage, ledger, config)
+    storage.settle()
+    if not ledger.initialize(first):
+        raise _exists(storage, "somebody else created it at the same moment")
+    return ledger
+
+
+def _first_snapshot(generation: Generation, world: World) -> Snapshot:
+    fixed = generation is Generation.V1
+    identity = INITIAL_SNAPSHOT_ID if fixed else SnapshotId(world.entropy(OBJECT_ID_SIZE))
+    return Snapshot(
+        id=identity,
+        parent_id=None,
+        flushed_at=to_micros(world.now()),
+        message=FIRST_MESSAGE,
+        metadata={"__root": True},
+        nodes={},
+    )
+
+
+def _check_clean(storage: Storage, ledger: Ledger) -> None:
+    """Refuse a place that holds anything but leftovers of a creation that did not finish."""
+    for number, listed in enumerate(storage.scan("")):
+        leftover = listed.key == _CONFIG_KEY or listed.key.startswith(ledger.layout.snapshots)
+        if not leftover or number >= _MAX_LEFTOVERS:
+            raise InvalidInputError(
+                f"{storage.location} is not empty (it holds {listed.key!r}); a repository is "
+                "created in an empty place: choose another path or prefix",
+                kind=Kind.REPOSITORY_EXISTS,
+            )
+
+
+def _claim_config(storage: Storage, ledger: Ledger, config: RepositoryConfig) -> None:
+    """Store the configuration, over one that an abandoned creation left behind."""
+    if ledger.save_config(config, None) is not None:
+        return
+    stored, listed = ledger.config(), storage.head(_CONFIG_KEY)
+    if stored is None or listed is None:
+        raise _exists(storage, "somebody else is creating it")
+    if stored.config == config:
+        return
+    abandoned = storage.now() - listed.created_at > _ABANDONED_AFTER
+    if not abandoned or ledger.save_config(config, stored.version) is None:
+        raise _exists(storage, "somebody else is creating it with another configuration")
+
+
+def _exists(storage: Storage, reason: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"cannot create a repository in {storage.location}: {reason}; open it instead"
+    )

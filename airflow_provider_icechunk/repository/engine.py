@@ -1,0 +1,47 @@
+"""What the sessions of one open repository share: storage, caches, configuration, the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.repository.assets import Assets
+from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
+from airflow_provider_icechunk.repository.commit import ClockGuard
+from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.world import World
+from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.virtual.fetch import VirtualReader
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Shared by a repository and its sessions."""
+
+    storage: Storage
+    ledger: Ledger
+    assets: Assets
+    reader: ChunkReader
+    virtual: VirtualReader
+    config: RepositoryConfig
+    settings: ResolvedConfig
+    """`config` with every default filled in."""
+    packing: Packing
+    clock: ClockGuard
+    world: World
+
+    @property
+    def generation(self) -> Generation:
+        """Generation of the stored format."""
+        return self.ledger.generation
+
+    def writer(self) -> ChunkWriter:
+        """A chunk writer for one session."""
+        return ChunkWriter(
+            self.storage,
+            self.ledger.layout,
+            inline_up_to=self.settings.inline_chunk_threshold_bytes,
+            packing=self.packing,
+            world=self.world,
+        )

@@ -1,0 +1,98 @@
+"""How the references of one array are spread over manifests at a commit. Pure.
+
+Only what the edits touch is rewritten. A stored manifest is kept when no edit falls into any split
+region it reaches into and it lies inside the array's grid; otherwise its rows are loaded and dealt
+out again to the regions. A manifest that spans several regions (made under another configuration)
+drags all of them in, so that boxes of one array never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.format.references import ChunkRefs, Extents, concatenate
+from airflow_provider_icechunk.format.snapshot import ManifestRef
+from airflow_provider_icechunk.format.splitting import SplitGrid
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Which stored manifests stay as they are and which are taken apart."""
+
+    keep: tuple[ManifestRef, ...]
+    load: tuple[ManifestRef, ...]
+
+
+def choose(
+    stored: Sequence[ManifestRef],
+    touched: NDArray[np.uint32],
+    grid: SplitGrid,
+    num_chunks: tuple[int, ...],
+    *,
+    everything: bool = False,
+) -> Rewrite:
+    """Decide what a commit that edits the chunks `touched` has to load."""
+    if everything:
+        return Rewrite((), tuple(stored))
+    regions = [_reach(grid, ref.extents) for ref in stored]
+    dirty = set(np.unique(grid.assign(touched)).tolist()) if len(touched) else set()
+    load = {number for number, ref in enumerate(stored) if not _fits(ref.extents, num_chunks)}
+    grown = True
+    while grown:
+        grown = False
+        for number, reach in enumerate(regions):
+            if number not in load and not dirty.isdisjoint(reach):
+                load.add(number)
+                grown = True
+            if number in load and not dirty.issuperset(reach):
+                dirty |= reach
+                grown = True
+    return Rewrite(
+        keep=tuple(ref for number, ref in enumerate(stored) if number not in load),
+        load=tuple(ref for number, ref in enumerate(stored) if number in load),
+    )
+
+
+def deal_out(
+    loaded: Sequence[ChunkRefs],
+    edits: ChunkRefs,
+    grid: SplitGrid,
+    num_chunks: tuple[int, ...],
+) -> list[ChunkRefs]:
+    """Rows of the new manifests, one entry each; empty regions give none."""
+    stored = [refs for refs in loaded if len(refs)]
+    base = ChunkRefs.of(concatenate(stored)) if stored else ChunkRefs.empty(edits.ndim)
+    rows = base.overlay(edits).without_erased()
+    inside = rows.inside(tuple((0, count) for count in num_chunks))
+    if not inside.all():
+        rows = rows.take(inside)
+    if not len(rows):
+        return []
+    if grid.count == 1:
+        return [rows]
+    regions = grid.assign(rows.index)
+    return [rows.take(regions == region).compact() for region in np.unique(regions)]
+
+
+def _reach(grid: SplitGrid, extents: Extents | None) -> set[int]:
+    """Numbers of the split regions that a box reaches into."""
+    shape = grid.shape
+    if extents is None or len(extents) != len(shape):
+        return set(range(grid.count))
+    numbers = np.zeros(1, np.int64)
+    for (low, high), size, boxes in zip(extents, grid.sizes, shape, strict=True):
+        along = np.arange(min(low // size, boxes - 1), min((high - 1) // size, boxes - 1) + 1)
+        numbers = (numbers[:, None] * boxes + along).reshape(-1)
+    return set(numbers.tolist())
+
+
+def _fits(extents: Extents | None, num_chunks: tuple[int, ...]) -> bool:
+    if extents is None:
+        return True
+    if len(extents) != len(num_chunks):
+        return False
+    return all(high <= count for (_, high), count in zip(extents, num_chunks, strict=True))

@@ -1,0 +1,392 @@
+"""A session: one snapshot to read from and, when it is writable, the changes on top of it.
+
+A session never sees what others do after it was opened. Its changes are invisible until `commit`
+moves the branch in one conditional write. All methods may be called from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    FragmentError,
+    Kind,
+    RebaseFailedError,
+    SessionError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.fragments import Fragment
+from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.format.references import Inline, Native, RefKind, Virtual
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.repository.commit import Flusher
+from airflow_provider_icechunk.repository.conflicts import (
+    Collision,
+    ConflictSolver,
+    Theirs,
+    rebase_step,
+)
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.handoff import (
+    OnOverlap,
+    WorkUnit,
+    changes_of_staged,
+    merge_fragments,
+)
+from airflow_provider_icechunk.repository.history import (
+    Diff,
+    combine_paths,
+    commits_between,
+    required_log,
+)
+from airflow_provider_icechunk.repository.ledgers.base import Moved
+from airflow_provider_icechunk.repository.patience import Patience
+from airflow_provider_icechunk.repository.working_tree import WorkingTree
+from airflow_provider_icechunk.virtual.fetch import VirtualReader
+
+TOKEN_KEY = "commit_token"  # noqa: S105 - a name, not a secret
+"""Snapshot metadata under which a commit keeps the token of the attempt that made it."""
+
+
+class ChunkType(Enum):
+    """Where the bytes of a chunk are."""
+
+    UNINITIALIZED = 0
+    NATIVE = 1
+    VIRTUAL = 2
+    INLINE = 3
+
+
+class Session:
+    """Read one snapshot; with a branch, also change it and commit.
+
+    :param engine: what the sessions of a repository share.
+    :param base: the snapshot to stand on.
+    :param branch: the branch that `commit` moves; `None` makes the session read-only.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        base: Snapshot,
+        *,
+        branch: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tree = WorkingTree(engine, base, read_only=branch is None)
+        self._engine = engine
+        self._branch = branch
+        self._default_metadata = dict(metadata or {})
+        self._flusher = self._new_flusher()
+        self._work: WorkUnit | None = None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the session cannot be written to. A session that committed is finished."""
+        return self.tree.read_only
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot the session stands on; after a commit, the new one."""
+        return encode_base32(self.tree.base.id)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; `None` for a read-only session."""
+        return self._branch
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """The configuration the session works with."""
+        return self._engine.config
+
+    @property
+    def location(self) -> str:
+        """Where the repository is, for messages."""
+        return self._engine.storage.location
+
+    @property
+    def virtual(self) -> VirtualReader:
+        """Which foreign locations the session may read and refer to."""
+        return self._engine.virtual
+
+    @property
+    def has_uncommitted_changes(self) -> bool:
+        """Whether there is anything to commit."""
+        with self.tree.lock:
+            return not self.tree.changes.is_empty()
+
+    def status(self) -> Diff:
+        """What the session changed so far."""
+        with self.tree.lock:
+            base, changes = self.tree.base, self.tree.changes
+            paths = {node.id: path for path, node in base.nodes.items()}
+            paths |= {node.id: path for path, node in changes.created.items()}
+            return combine_paths([changes.log(base.id)], paths)
+
+    def discard_changes(self) -> None:
+        """Forget every uncommitted change. Chunk files written meanwhile are left to collection."""
+        with self.tree.lock:
+            self.tree.check_writable()
+            self.tree.changes = ChangeSet()
+            self.tree.writer = self._engine.writer()
+            self._flusher = self._new_flusher()
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
+        """Where the bytes of one chunk are."""
+        self.tree.array(array_path)
+        match self.tree.chunk(array_path, tuple(int(number) for number in chunk_coordinates)):
+            case Inline():
+                return ChunkType.INLINE
+            case Native():
+                return ChunkType.NATIVE
+            case Virtual():
+                return ChunkType.VIRTUAL
+            case None:
+                return ChunkType.UNINITIALIZED
+
+    def chunk_batches(self, array_path: str, batch_size: int = 1000) -> Iterator[list[list[int]]]:
+        """Coordinates of the chunks an array has, in order, in batches."""
+        index = self.tree.references(self.tree.array(array_path)).index
+        for start in range(0, len(index), batch_size):
+            yield index[start : start + batch_size].tolist()
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """Distinct locations of every virtual chunk in the repository, sorted."""
+        locations: set[str] = set()
+        for node in self.tree.nodes():
+            if node.array is not None:
+                refs = self.tree.references(node)
+                locations.update(refs.take(refs.kind == np.uint8(RefKind.VIRTUAL)).locations())
+        return sorted(locations)
+
+    def commit(
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+        *,
+        token: str | None = None,
+        allow_empty: bool = False,
+        patience: float = 600.0,
+    ) -> str:
+        """Store the changes as a new snapshot and move the branch to it; returns its id.
+
+        Dying at any point leaves the branch at the old or at the new snapshot. If somebody else
+        moved the branch first, a `ConflictError` is raised, or with `rebase_with` the changes are
+        moved over the other commits and it is tried again, `rebase_tries` times within `patience`
+        seconds at most. After success the session is read-only.
+
+        With a `token`, kept in the snapshot's metadata, an attempt that finds its own token between
+        its base and the head returns that snapshot and writes nothing.
+        """
+        with self.tree.lock:
+            self.tree.check_writable()
+            assert self._branch is not None
+            if token is None and not allow_empty and self.tree.changes.is_empty():
+                raise SessionError(
+                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
+                )
+            self._engine.clock.check()
+            self.tree.writer.flush()
+            details = self._default_metadata | dict(metadata or {})
+            if token is not None:
+                details[TOKEN_KEY] = token
+            snapshot = self._commit_loop(
+                message, details, rebase_with, Patience(self._engine.world, rebase_tries, patience)
+            )
+            self._finish(snapshot)
+            return encode_base32(snapshot.id)
+
+    def _commit_loop(
+        self,
+        message: str,
+        metadata: dict[str, Any],
+        solver: ConflictSolver | None,
+        patience: Patience,
+    ) -> Snapshot:
+        assert self._branch is not None
+        ledger = self._engine.ledger
+        token = metadata.get(TOKEN_KEY)
+        if token is not None:
+            head = ledger.branch(self._branch)
+            earlier = head and self._find_token(head, token)
+            if earlier:
+                return earlier
+        while True:
+            base = self.tree.base
+            snapshot = self._flusher.flush(
+                base, self.tree.changes, message=message, metadata=metadata
+            )
+            match ledger.commit(self._branch, base.id, snapshot):
+                case Moved():
+                    return snapshot
+                case behind:
+                    actual = behind.actual
+            if token is not None and actual is not None:
+                earlier = self._find_token(actual, token)
+                if earlier:
+                    return earlier
+            if solver is None or actual is None or not patience.another():
+                raise self._lost_race(base.id, actual, patience.tries)
+            self.rebase(solver)
+
+    def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
+        """Store the changes as a snapshot that no branch names; the session is read-only then."""
+        with self.tree.lock:
+            self.tree.check_writable()
+            snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
+            self._finish(snapshot)
+            return encode_base32(snapshot.id)
+
+    def stage(self) -> Snapshot:
+        """The tree as it is now as a stored snapshot that nothing names, for workers to stand on.
+
+        Without changes it is the base itself. Collection leaves it alone while it is young.
+        """
+        with self.tree.lock:
+            if self.tree.changes.is_empty():
+                return self.tree.base
+            return self._store_snapshot("staged", {})
+
+    def work_unit(self, job: str) -> WorkUnit:
+        """What workers need to write chunks for this session. JSON-able, without credentials."""
+        with self.tree.lock:
+            self.tree.check_writable()
+            return self._hand_out(job)
+
+    def merge_fragments(
+        self, fragments: Sequence[Fragment], *, on_overlap: OnOverlap = "error"
+    ) -> int:
+        """Take over what workers wrote; all of it or, on an error, nothing.
+
+        Returns the number of references. Refused are fragments of another base or job, and chunks
+        that two workers wrote, unless `on_overlap` says who wins.
+        """
+        with self.tree.lock:
+            self.tree.check_writable()
+            work, staged = self._handed_out()
+            merged = merge_fragments(fragments, staged=staged, job=work.job, on_overlap=on_overlap)
+            nodes = {node.id: node for node in self.tree.nodes()}
+            missing = merged.keys() - nodes.keys()
+            if missing:
+                gone = next(node.path for node in staged.nodes.values() if node.id in missing)
+                raise FragmentError(f"{gone} was deleted after the work was handed out")
+            for node_id, refs in merged.items():
+                self.tree.put_references(nodes[node_id].path, refs)
+            return sum(len(refs) for refs in merged.values())
+
+    def _hand_out(self, job: str) -> WorkUnit:
+        staged = self.stage()
+        assert self._branch is not None
+        work = WorkUnit(
+            repository=self.location,
+            generation=self._engine.generation.value,
+            branch=self._branch,
+            base=self.tree.base.id,
+            staged=staged.id,
+            job=job,
+        )
+        self._work = work
+        return work
+
+    def _handed_out(self) -> tuple[WorkUnit, Snapshot]:
+        if self._work is None:
+            raise SessionError("this session handed out no work; call `work_unit` or `fork` first")
+        return self._work, self._engine.assets.snapshot(self._work.staged)
+
+    def resume(self, work: WorkUnit) -> None:
+        """Become the session that handed out `work`, with the changes it had made by then."""
+        assets = self._engine.assets
+        with self.tree.lock:
+            base, staged = assets.snapshot(work.base), assets.snapshot(work.staged)
+            changes = ChangeSet()
+            if staged.id != base.id:
+                log = required_log(assets, staged)
+                view = WorkingTree(self._engine, staged, read_only=True)
+                changes = changes_of_staged(base, staged, log, view.references)
+            self.tree.base, self.tree.changes = base, changes
+            self._work = work
+
+    def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
+        self.tree.writer.flush()
+        return self._flusher.flush(
+            self.tree.base, self.tree.changes, message=message, metadata=metadata
+        )
+
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Move the changes over what was committed to the branch since the session was opened.
+
+        On a conflict that `solver` may not decide, `RebaseFailedError` is raised and the session
+        stays on the last commit it could be moved to.
+        """
+        with self.tree.lock:
+            self.tree.check_writable()
+            assert self._branch is not None
+            assets = self._engine.assets
+            head = self._engine.ledger.branch(self._branch)
+            if head is None or head == self.tree.base.id:
+                return
+            commits = commits_between(assets, self.tree.base.id, head)
+            if commits is None:
+                raise ConflictError(
+                    f"branch {self._branch!r} no longer contains {self.snapshot_id}, on which this "
+                    "session stands (it was reset, or its history expired): changes cannot be "
+                    "moved over; start again from a new session",
+                    expected_parent=self.snapshot_id,
+                    actual_parent=encode_base32(head),
+                )
+            for commit in commits:
+                theirs = Theirs(required_log(assets, commit), commit)
+                verdict = rebase_step(self.tree.changes, self.tree.base, theirs, solver)
+                if isinstance(verdict, Collision):
+                    identity = encode_base32(commit.id)
+                    raise RebaseFailedError(
+                        f"Rebase failed on snapshot {identity}: {len(verdict.conflicts)} conflicts "
+                        f"found: {', '.join(map(repr, verdict.conflicts[:5]))}",
+                        snapshot=identity,
+                        conflicts=verdict.conflicts,
+                    )
+                self.tree.changes = verdict.changes
+                self.tree.base = commit
+
+    def _find_token(self, head: SnapshotId, token: str) -> Snapshot | None:
+        commits = commits_between(self._engine.assets, self.tree.base.id, head)
+        for commit in commits or ():
+            if commit.metadata.get(TOKEN_KEY) == token:
+                return commit
+        return None
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        self.tree.base = snapshot
+        self.tree.changes = ChangeSet()
+        self.tree.read_only = True
+        self._branch = None
+
+    def _lost_race(
+        self, expected: SnapshotId, actual: SnapshotId | None, tries: int
+    ) -> ConflictError:
+        ours = encode_base32(expected)
+        theirs = None if actual is None else encode_base32(actual)
+        if actual is None:
+            reason = f"branch {self._branch!r} does not exist any more"
+        elif tries > 1:
+            reason = f"branch {self._branch!r} moved {tries} times while this commit was tried"
+        else:
+            reason = f"branch {self._branch!r} is at {theirs}; rebase and commit again"
+        return ConflictError(
+            f"Failed to commit, expected parent: {ours}, actual parent: {theirs}: {reason}",
+            expected_parent=ours,
+            actual_parent=theirs,
+            kind=Kind.ATTEMPTS_EXHAUSTED if tries > 1 else Kind.CONFLICT,
+        )
+
+    def _new_flusher(self) -> Flusher:
+        return Flusher(self._engine.assets, self._engine.settings.splitting, self._engine.world)

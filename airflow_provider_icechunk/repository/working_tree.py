@@ -1,0 +1,202 @@
+"""The tree of one session: its base snapshot with its changes, down to the bytes of chunks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from airflow_provider_icechunk.exceptions import (
+    AlreadyExistsError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+    ReadOnlyError,
+)
+from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, NodeId
+from airflow_provider_icechunk.format.names import ROOT, check_node_path
+from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload, concatenate
+from airflow_provider_icechunk.format.snapshot import Node, Snapshot
+from airflow_provider_icechunk.repository.changes import ChangeSet, Untouched
+from airflow_provider_icechunk.repository.chunks import Wanted
+from airflow_provider_icechunk.repository.documents import (
+    array_document,
+    in_grid,
+    node_from_document,
+)
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
+from airflow_provider_icechunk.storage.base import Data
+
+
+class WorkingTree:
+    """Nodes and chunks as a session sees and changes them. Safe to use from many threads.
+
+    The lock guards the change set and which base it stands on; bytes are read and written outside
+    of it.
+    """
+
+    def __init__(
+        self, engine: Engine, base: Snapshot, *, changes: ChangeSet | None = None, read_only: bool
+    ) -> None:
+        self.engine = engine
+        self.lock = threading.RLock()
+        self.base = base
+        self.changes = changes or ChangeSet()
+        self.read_only = read_only
+        self.writer = engine.writer()
+
+    def node(self, path: str) -> Node | None:
+        """The node at `path`, if there is one."""
+        with self.lock:
+            return node_at(self.base, self.changes, path)
+
+    def array(self, path: str) -> Node:
+        """The array at `path`; an error that says what is there instead."""
+        node = self.node(check_node_path(path))
+        if node is None:
+            raise NotFoundError(f"there is no array at {path}", kind=Kind.NODE_NOT_FOUND)
+        if node.is_group:
+            raise NotFoundError(f"{path} is a group, not an array", kind=Kind.NODE_NOT_FOUND)
+        return node
+
+    def nodes(self, path: str = ROOT) -> list[Node]:
+        """The node at `path` and everything below it, in order."""
+        with self.lock:
+            return list(nodes_below(self.base, self.changes, path))
+
+    def ancestor(self, path: str) -> Node | None:
+        """The closest node strictly above `path`."""
+        with self.lock:
+            return nearest_ancestor(self.base, self.changes, path)
+
+    def put_document(self, path: str, document: bytes) -> None:
+        """Create the node at `path` or replace its `zarr.json`; equal bytes change nothing."""
+        check_node_path(path)
+        with self.lock:
+            self.check_writable()
+            known = node_at(self.base, self.changes, path)
+            if known is None:
+                identity = NodeId(self.engine.world.entropy(NODE_ID_SIZE))
+                self.changes.create(node_from_document(identity, path, document))
+                return
+            if known.user_data == document:
+                return
+            manifests = known.array.manifests if known.array else ()
+            node = node_from_document(known.id, path, document, manifests)
+            if node.is_group is not known.is_group:
+                here, given = ("group", "array") if known.is_group else ("array", "group")
+                raise AlreadyExistsError(
+                    f"{path} is a {here}; delete it before creating an {given} there",
+                    kind=Kind.NODE_EXISTS,
+                )
+            self.changes.update(node)
+
+    def delete(self, path: str) -> None:
+        """Delete the node at `path` with everything below it; nothing if there is none."""
+        with self.lock:
+            self.check_writable()
+            if node_at(self.base, self.changes, path) is None:
+                return
+            for node in list(nodes_below(self.base, self.changes, path)):
+                self.changes.delete(node)
+
+    def chunk(self, path: str, index: Index) -> Payload | None:
+        """Where the chunk at `index` of an array is; `None` if it was never written.
+
+        A place outside the grid, or a path without an array, has no chunk.
+        """
+        with self.lock:
+            node = node_at(self.base, self.changes, path)
+            if node is None or node.array is None or not in_grid(node, index):
+                return None
+            edits = self.changes.chunks.get(node.id)
+            if edits is not None:
+                edit = edits.find(index)
+                if not isinstance(edit, Untouched):
+                    return edit
+        for ref in node.array.manifests:
+            if ref.may_hold(index):
+                found = self.engine.assets.manifest(ref.id).of(node.id, len(index)).find(index)
+                if found is not None:
+                    return found
+        return None
+
+    def references(self, node: Node) -> ChunkRefs:
+        """All references of an array as columns, edits included."""
+        assert node.array is not None
+        ndim = len(node.array.shape)
+        with self.lock:
+            edits = self.changes.chunks.get(node.id)
+            edited = ChunkRefs.empty(ndim) if edits is None else edits.columns()
+        manifests = self.engine.assets.manifests(ref.id for ref in node.array.manifests)
+        parts = [part for part in (m.of(node.id, ndim) for m in manifests) if len(part)]
+        stored = ChunkRefs.of(concatenate(parts)) if parts else ChunkRefs.empty(ndim)
+        refs = stored.overlay(edited).without_erased()
+        inside = refs.inside(tuple((0, count) for count in array_document(node).num_chunks))
+        return refs if inside.all() else refs.take(inside)
+
+    def put_chunk(self, path: str, index: Index, data: Data) -> None:
+        """Write the bytes of one chunk."""
+        self.check_writable()
+        self._check_place(path, self.array(path), index)
+        self.put_payload(path, index, self.writer.write(data))
+
+    def put_payload(self, path: str, index: Index, payload: Payload | None) -> None:
+        """Make a chunk refer to `payload`, or erase it with `None`."""
+        with self.lock:
+            self.check_writable()
+            node = self.array(path)
+            self._check_place(path, node, index)
+            self.changes.edits(node).set(index, payload)
+
+    def erase(self, path: str, places: Sequence[Index]) -> None:
+        """Make chunks as if they were never written; what cannot be there is skipped."""
+        with self.lock:
+            self.check_writable()
+            node = node_at(self.base, self.changes, path)
+            if node is None or node.array is None:
+                return
+            edits = self.changes.edits(node)
+            for index in places:
+                if in_grid(node, index):
+                    edits.set(index, None)
+
+    def put_references(self, path: str, refs: ChunkRefs) -> None:
+        """Make many chunks refer to other places at once."""
+        with self.lock:
+            self.check_writable()
+            node = self.array(path)
+            counts = array_document(node).num_chunks
+            if refs.ndim != len(counts):
+                raise InvalidInputError(
+                    f"{path} has {len(counts)} dimensions, the references have {refs.ndim}"
+                )
+            inside = refs.inside(tuple((0, count) for count in counts))
+            if not inside.all():
+                outside = tuple(refs.index[int(inside.argmin())].tolist())
+                self._refuse_place(path, node, outside)
+            self.changes.edits(node).set_many(refs)
+
+    def read(self, wanted: Sequence[Wanted]) -> list[bytes]:
+        """Bytes of chunk ranges, also of chunks that wait to be stored."""
+        return self.engine.reader.read_many(wanted, self.writer)
+
+    def check_writable(self) -> None:
+        """Refuse if this tree only reads."""
+        if self.read_only:
+            raise ReadOnlyError(
+                "this session is read-only; open one with `writable_session` (a session that has "
+                "committed is finished)"
+            )
+
+    def _check_place(self, path: str, node: Node, index: Index) -> None:
+        if not in_grid(node, index):
+            self._refuse_place(path, node, index)
+
+    @staticmethod
+    def _refuse_place(path: str, node: Node, index: Index) -> None:
+        raise InvalidInputError(
+            f"chunk {list(index)} lies outside of the grid of {path}, which has "
+            f"{list(array_document(node).num_chunks)} chunks; resize the array first",
+            kind=Kind.INVALID_KEY,
+        )

@@ -1,0 +1,97 @@
+"""Sessions with a Zarr store, and the repository that hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.repository.fork import ForkSession as CoreForkSession
+from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.repository import BaseRepository
+from airflow_provider_icechunk.repository.session import Session as CoreSession
+from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
+
+class _WithStore(CoreSession):
+    """A session whose tree Zarr can use."""
+
+    @cached_property
+    def store(self) -> IcechunkStore:
+        """A Zarr store over this session."""
+        return IcechunkStore(self)
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """Coordinates of the chunks that an array has, one after the other."""
+        for batch in self.chunk_batches(array_path, batch_size):
+            for row in batch:
+                yield tuple(row)
+
+
+class ForkSession(_WithStore, CoreForkSession):
+    """A session of a worker, with a Zarr store. It cannot commit."""
+
+
+class Session(_WithStore):
+    """A session with a Zarr store."""
+
+    def fork(self) -> ForkSession:
+        """A session for a worker that stands on this one's tree, changes included."""
+        with self.tree.lock:
+            self.tree.check_writable()
+            work = self._work or self._hand_out("fork")
+            return ForkSession(self._engine, self._engine.assets.snapshot(work.staged), work)
+
+    def merge(self, *others: CoreForkSession) -> None:
+        """Take over what forks of this session wrote; all of it or, on an error, nothing."""
+        fragments = [other.fragment(str(number)) for number, other in enumerate(others)]
+        self.merge_fragments(fragments, on_overlap="last")
+
+
+class Repository(BaseRepository[Session]):
+    """A repository whose sessions have Zarr stores."""
+
+    session_class = Session
+
+    def resume(self, work: WorkUnit | Mapping[str, Any] | str) -> Session:
+        """The session that handed out `work`, in another process or after a restart."""
+        unit = self._checked(work)
+        session = self.writable_session(unit.branch)
+        session.resume(unit)
+        return session
+
+    def fork(self, work: WorkUnit | Mapping[str, Any] | str) -> ForkSession:
+        """A worker's session for a work unit that another process handed out."""
+        unit = self._checked(work)
+        return ForkSession(self._engine, self._engine.assets.snapshot(unit.staged), unit)
+
+    @contextmanager
+    def transaction(
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+    ) -> Iterator[IcechunkStore]:
+        """Commit what the block writes to the store; an exception leaves nothing behind."""
+        session = self.writable_session(branch)
+        yield session.store
+        session.commit(
+            message, metadata=metadata, rebase_with=rebase_with, rebase_tries=rebase_tries
+        )
+
+    def _checked(self, work: WorkUnit | Mapping[str, Any] | str) -> WorkUnit:
+        unit = work if isinstance(work, WorkUnit) else WorkUnit.from_json(work)
+        if unit.generation != self.spec_version:
+            raise InvalidInputError(
+                f"the work unit is for a repository of generation `{unit.generation}`, "
+                f"{self.storage.location} is of generation `{self.spec_version}`"
+            )
+        return unit

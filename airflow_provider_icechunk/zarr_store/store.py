@@ -1,0 +1,420 @@
+"""`IcechunkStore`: a `zarr.abc.store.Store` over one session.
+
+The engine is synchronous. What needs no storage (documents, inline and packed chunks) is answered
+in the event loop; everything else runs in threads, with the chunks of one turn read together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, ReadOnlyError
+from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Payload, Virtual
+from airflow_provider_icechunk.repository.chunks import Wanted
+from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
+from airflow_provider_icechunk.zarr_store import listing
+from airflow_provider_icechunk.zarr_store.batching import Batcher
+from airflow_provider_icechunk.zarr_store.keys import (
+    ChunkKey,
+    DocumentKey,
+    parse,
+    parse_for_writing,
+    path_of,
+)
+from airflow_provider_icechunk.zarr_store.virtual_refs import columns, covered, grid_index
+
+# `list` is a method of every Zarr store, so the type needs other names inside the class.
+Coordinates = list[tuple[int, ...]]
+Buffers = list[Buffer | None]
+Answers = list[bytes | None]
+Items = list[tuple[tuple[int, ...], Payload | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """A chunk, or a part of it, that Zarr wants."""
+
+    key: ChunkKey
+    byte_range: ByteRequest | None
+
+
+class IcechunkStore(Store):
+    """Zarr arrays and groups of one session. Writes become visible when the session commits."""
+
+    def __init__(self, session: Session, *, read_only: bool | None = None) -> None:
+        super().__init__(read_only=session.read_only if read_only is None else read_only)
+        self._session = session
+        self._tree = session.tree
+        self._reads = Batcher[_Ask, bytes | None](self._read_chunks)
+        self._is_open = True
+
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, IcechunkStore) and self._session is value._session
+
+    def __hash__(self) -> int:
+        return hash(id(self._session))
+
+    def __repr__(self) -> str:
+        session = self._session
+        where = "read-only" if self.read_only else f"branch {session.branch!r}"
+        return f"<IcechunkStore of {session.location} at {session.snapshot_id}, {where}>"
+
+    @property
+    def session(self) -> Session:
+        """The session whose tree this is."""
+        return self._session
+
+    @property
+    def read_only(self) -> bool:
+        """Whether writes are refused; a session that committed refuses them."""
+        return self._read_only or self._session.read_only
+
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """The same session behind a store that does or does not refuse writes."""
+        return type(self)(self._session, read_only=read_only)
+
+    @property
+    def supports_writes(self) -> bool:
+        """Writes work, on a writable session."""
+        return True
+
+    @property
+    def supports_deletes(self) -> bool:
+        """Deletes work, on a writable session."""
+        return True
+
+    @property
+    def supports_partial_writes(self) -> Literal[False]:
+        """Chunks are written whole."""
+        return False
+
+    @property
+    def supports_listing(self) -> bool:
+        """Listings work."""
+        return True
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        """A snapshot holds all metadata in one object; a second copy would only go stale."""
+        return False
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """The value under `key` or a part of it; `None` only if it was never written."""
+        parsed = parse(key)
+        if isinstance(parsed, ChunkKey):
+            data = await self._reads.ask(_Ask(parsed, byte_range))
+        else:
+            data = self._document(parsed, byte_range)
+        return _buffer(data, prototype)
+
+    def get_sync(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """`get` for callers outside of an event loop."""
+        parsed = parse(key)
+        if isinstance(parsed, ChunkKey):
+            return _buffer(self._read_chunks([_Ask(parsed, byte_range)])[0], prototype)
+        return _buffer(self._document(parsed, byte_range), prototype)
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> Buffers:
+        """Many values or parts of values; those that lie together are read together."""
+        reads = (self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
+        return list(await asyncio.gather(*reads))
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is a value under `key`."""
+        match parse(key):
+            case DocumentKey(path):
+                return self._tree.node(path) is not None
+            case ChunkKey(path, index):
+                return await asyncio.to_thread(self._tree.chunk, path, index) is not None
+            case None:
+                return False
+
+    async def getsize(self, key: str) -> int:
+        """Bytes under `key`, without reading them."""
+        size: int | None = None
+        match parse(key):
+            case DocumentKey(path):
+                node = self._tree.node(path)
+                size = None if node is None else len(node.user_data)
+            case ChunkKey(path, index):
+                payload = await asyncio.to_thread(self._tree.chunk, path, index)
+                size = None if payload is None else _length(payload)
+            case None:
+                pass
+        if size is None:
+            raise FileNotFoundError(key)
+        return size
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Bytes under all keys that start with `prefix`."""
+        keys = await asyncio.to_thread(lambda: list(listing.keys_with_prefix(self._tree, prefix)))
+        return sum([await self.getsize(key) for key in keys])
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Write a whole value."""
+        self._refuse_if_read_only()
+        data = _bytes(value)
+        match parse_for_writing(key):
+            case DocumentKey(path):
+                self._tree.put_document(path, bytes(data))
+            case ChunkKey(path, index):
+                if self._tree.writer.stores_at_once(len(data)):
+                    await asyncio.to_thread(self._tree.put_chunk, path, index, data)
+                else:
+                    self._tree.put_chunk(path, index, data)
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        """`set` for callers outside of an event loop."""
+        self._refuse_if_read_only()
+        match parse_for_writing(key):
+            case DocumentKey(path):
+                self._tree.put_document(path, bytes(_bytes(value)))
+            case ChunkKey(path, index):
+                self._tree.put_chunk(path, index, _bytes(value))
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Write a value unless there is one."""
+        self._refuse_if_read_only()
+        if not await self.exists(key):
+            await self.set(key, value)
+
+    async def delete(self, key: str) -> None:
+        """Delete the value under `key`; a node goes with everything below it."""
+        self.delete_sync(key)
+
+    def delete_sync(self, key: str) -> None:
+        """`delete` for callers outside of an event loop."""
+        self._refuse_if_read_only()
+        match parse(key):
+            case DocumentKey(path):
+                self._tree.delete(path)
+            case ChunkKey(path, index):
+                self._tree.erase(path, [index])
+            case None:
+                pass
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Delete a node with everything below it, or chunks below a prefix like `array/c/0`."""
+        self._refuse_if_read_only()
+        path = path_of(prefix)
+        if path is None:
+            return
+        if self._tree.node(path) is not None:
+            self._tree.delete(path)
+            return
+        keys = await asyncio.to_thread(
+            lambda: list(listing.keys_with_prefix(self._tree, f"{path[1:]}/"))
+        )
+        for key in keys:
+            self.delete_sync(key)
+
+    async def clear(self) -> None:
+        """Delete everything in the session's tree; history is untouched."""
+        self.sync_clear()
+
+    def sync_clear(self) -> None:
+        """`clear` for callers outside of an event loop."""
+        self._refuse_if_read_only()
+        for node in self._tree.nodes():
+            self._tree.delete(node.path)
+
+    async def is_empty(self, prefix: str) -> bool:
+        """Whether no key lies below `prefix`."""
+        names = await asyncio.to_thread(listing.names_in, self._tree, prefix)
+        return not names
+
+    async def list(self) -> AsyncIterator[str]:
+        """All keys."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """All keys that start with `prefix`."""
+        keys = await asyncio.to_thread(lambda: [*listing.keys_with_prefix(self._tree, prefix)])
+        for key in keys:
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Names directly below `prefix`."""
+        for name in await asyncio.to_thread(listing.names_in, self._tree, prefix):
+            yield name
+
+    def set_virtual_ref(
+        self,
+        key: str,
+        location: str,
+        *,
+        offset: int,
+        length: int,
+        checksum: str | datetime | None = None,
+        validate_container: bool = True,
+    ) -> None:
+        """Make a chunk refer to bytes of a foreign object.
+
+        With `validate_container` a location that no virtual chunk container covers is refused.
+        """
+        self._refuse_if_read_only()
+        parsed = parse_for_writing(key)
+        if not isinstance(parsed, ChunkKey):
+            raise InvalidInputError(
+                f"{key!r} is a document; only chunks can be virtual", kind=Kind.INVALID_KEY
+            )
+        if length <= 0 or offset < 0:
+            raise InvalidInputError(f"{length} bytes at {offset} of {location} are no chunk")
+        if validate_container:
+            self._session.virtual.validate_location(location)
+        payload = Virtual(location, offset, length, checksum_of(checksum))
+        self._tree.put_payload(parsed.path, parsed.index, payload)
+
+    def set_virtual_refs(
+        self,
+        array_path: str,
+        chunks: Sequence[VirtualChunkSpec],
+        *,
+        validate_containers: bool = True,
+    ) -> Coordinates | None:
+        """Many virtual references of one array.
+
+        Returns `None`, or the chunks that were left out because no container covers them.
+        """
+        items: Items = [(tuple(spec.index), spec.reference()) for spec in chunks]
+        refs = ChunkRefs.from_items(len(items[0][0]) if items else 0, items)
+        return self._put_virtual(array_path, refs, validate=validate_containers)
+
+    def set_virtual_refs_arr(
+        self,
+        array_path: str,
+        chunk_grid_shape: tuple[int, ...],
+        locations: Sequence[str],
+        offsets: ArrayLike,
+        lengths: ArrayLike,
+        *,
+        validate_containers: bool = True,
+        arr_offset: tuple[int, ...] | None = None,
+        checksum: datetime | str | None = None,
+    ) -> Coordinates | None:
+        """Virtual references of a whole grid of chunks, in row-major order, as columns.
+
+        An empty location leaves its chunk out. Returns as `set_virtual_refs` does.
+        """
+        index = grid_index(chunk_grid_shape, arr_offset)
+        refs = columns(index, locations, offsets, lengths, checksum_of(checksum))
+        return self._put_virtual(array_path, refs, validate=validate_containers)
+
+    def set_virtual_refs_sparse(
+        self,
+        array_path: str,
+        index: NDArray[np.integer[Any]],
+        locations: Sequence[str],
+        offsets: ArrayLike,
+        lengths: ArrayLike,
+        *,
+        validate_containers: bool = True,
+        checksum: datetime | str | None = None,
+    ) -> Coordinates | None:
+        """The same for chunks given by an `(n, d)` array of coordinates."""
+        given = np.asarray(index)
+        if given.ndim != 2 or given.dtype.kind not in "ui":
+            raise InvalidInputError("index must be an (n, d) array of whole numbers")
+        if given.size and (int(given.min()) < 0 or int(given.max()) >= 1 << 32):
+            raise InvalidInputError("chunk coordinates must fit 32 bits")
+        refs = columns(given.astype(np.uint32), locations, offsets, lengths, checksum_of(checksum))
+        return self._put_virtual(array_path, refs, validate=validate_containers)
+
+    def _put_virtual(
+        self, array_path: str, refs: ChunkRefs, *, validate: bool
+    ) -> Coordinates | None:
+        self._refuse_if_read_only()
+        path = array_path if array_path.startswith("/") else f"/{array_path}"
+        failed: Coordinates = []
+        if validate:
+            allowed = covered(refs, self._session.virtual)
+            failed = [tuple(row) for row in refs.index[~allowed].tolist()]
+            refs = refs.take(allowed) if failed else refs
+        if len(refs):
+            self._tree.put_references(path, refs)
+        return failed or None
+
+    def _document(self, parsed: DocumentKey | None, byte_range: ByteRequest | None) -> bytes | None:
+        node = None if parsed is None else self._tree.node(parsed.path)
+        if node is None:
+            return None
+        start, stop = _span(byte_range, len(node.user_data))
+        return node.user_data[start:stop]
+
+    def _read_chunks(self, asked: Sequence[_Ask]) -> Answers:
+        wanted: dict[int, Wanted] = {}
+        for position, ask in enumerate(asked):
+            payload = self._tree.chunk(ask.key.path, ask.key.index)
+            if payload is not None:
+                start, stop = _span(ask.byte_range, _length(payload))
+                wanted[position] = Wanted(payload, start, stop)
+        found = dict(zip(wanted, self._tree.read(list(wanted.values())), strict=True))
+        return [found.get(position) for position in range(len(asked))]
+
+    def _refuse_if_read_only(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(
+                "cannot write to a read-only store; open a writable session (one that has "
+                "committed is finished)"
+            )
+
+
+def _span(byte_range: ByteRequest | None, length: int) -> tuple[int, int]:
+    match byte_range:
+        case None:
+            return 0, length
+        case RangeByteRequest(start, end):
+            return min(start, length), min(end, length)
+        case OffsetByteRequest(offset):
+            return min(offset, length), length
+        case SuffixByteRequest(suffix):
+            return max(0, length - suffix), length
+        case _:
+            raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+
+
+def _length(payload: Payload) -> int:
+    return len(payload.data) if isinstance(payload, Inline) else payload.length
+
+
+def _bytes(value: Buffer) -> memoryview:
+    if not isinstance(value, Buffer):
+        raise TypeError(f"a store holds buffers, not {type(value).__name__}")
+    return memoryview(value.as_numpy_array().view(np.uint8).data).cast("B")
+
+
+def _buffer(data: bytes | None, prototype: BufferPrototype | None) -> Buffer | None:
+    if data is None:
+        return None
+    return (prototype or default_buffer_prototype()).buffer.from_bytes(data)

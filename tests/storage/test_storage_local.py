@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conformance import StorageSuite
+
+from airflow_provider_icechunk.storage.local import LocalStorage
+
+
+class TestLocalStorage(StorageSuite):
+    many = 1500
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> LocalStorage:
+        return LocalStorage(tmp_path / "repository")
+
+
+class TestLocalStorageThatDoesNotWaitForTheDisk(StorageSuite):
+    increments = 25
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> LocalStorage:
+        return LocalStorage(tmp_path / "repository", durable=False)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from conformance import StorageSuite
+from moto.server import ThreadedMotoServer
+
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Anything,
+    Bounded,
+    Exactly,
+    Put,
+    Written,
+)
+from airflow_provider_icechunk.storage.credentials import (
+    RefreshableCredentials,
+    StaticCredentials,
+    static_credentials,
+)
+from airflow_provider_icechunk.storage.readback import WRITE_ID
+from airflow_provider_icechunk.storage.retry import Retry
+from airflow_provider_icechunk.storage.s3 import S3Storage
+from airflow_provider_icechunk.storage.s3_settings import MIB, S3Settings
+
+if TYPE_CHECKING:
+    from support.seaweedfs import SeaweedFS
+
+_buckets = count()
+QUICK = Retry(tries=3, first_pause=0.0)
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def settings(moto_url: str) -> S3Settings:
+    made = S3Settings(
+        f"bucket-{next(_buckets)}",
+        "some/prefix",
+        endpoint_url=moto_url,
+        credentials=static_credentials("testing", "testing-secret"),
+        force_path_style=True,
+        allow_http=True,
+        page_size=7,
+        retry=QUICK,
+    )
+    raw(made).create_bucket(Bucket=made.bucket)
+    return made
+
+
+def raw(settings: S3Settings):
+    return boto3.client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing-secret",
+    )
+
+
+class TestS3StorageOnMoto(StorageSuite):
+    # moto checks a condition and writes in two steps without a lock, so its races prove nothing
+    # about a store; one writer at a time is what it can show. SeaweedFS has the real races.
+    races = 1
+
+    @pytest.fixture
+    def storage(self, settings: S3Settings) -> S3Storage:
+        return S3Storage(settings)
+
+
+@pytest.mark.seaweedfs
+class TestS3StorageOnSeaweedFS(StorageSuite):
+    # SeaweedFS keeps folders, and lists `a/x` before `a-b`.
+    lists_in_key_order = False
+
+    @pytest.fixture
+    def storage(self, seaweedfs: SeaweedFS) -> S3Storage:
+        return S3Storage(
+            S3Settings(
+                seaweedfs.make_bucket(),
+                "some/prefix",
+                endpoint_url=seaweedfs.endpoint_url,
+                credentials=seaweedfs.credentials,
+                force_path_style=True,
+                allow_http=True,
+                page_size=7,
+            )
+        )
+
+    def test_large_objects_go_in_parts_and_come_back_whole(self, storage: S3Storage) -> None:
+        large = S3Storage(replace(storage.settings, multipart_threshold=5 * MIB, part_size=5 * MIB))
+        data = bytes(range(256)) * (11 * MIB // 256) + b"end"
+        large.put("chunks/large", data, expect=Anything())
+        found = storage.get("chunks/large")
+        assert found is not None
+        assert found.data == data
+        tail = storage.get("chunks/large", Bounded(len(data) - 3, len(data)))
+        assert tail is not None
+        assert tail.data == b"end"
+
+
+def test_conditional_writes_carry_a_fresh_id_and_the_metadata_given(settings: S3Settings) -> None:
+    storage = S3Storage(settings)
+    first = storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
+    assert isinstance(first, Written)
+    one = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
+    storage.put("a", b"2", expect=Exactly(first.version))
+    two = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
+    assert one["ic_spec_ver"] == "1"
+    assert one[WRITE_ID] != two[WRITE_ID]
+
+
+def test_without_metadata_nothing_is_attached(settings: S3Settings) -> None:
+    storage = S3Storage(replace(settings, use_metadata=False))
+    storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
+    storage.put("b", b"1", expect=Anything(), metadata={"ic_spec_ver": "1"})
+    for key in ("a", "b"):
+        head = raw(settings).head_object(Bucket=settings.bucket, Key=f"some/prefix/{key}")
+        assert head["Metadata"] == {}
+
+
+def test_unconditional_writes_of_chunks_carry_no_metadata(settings: S3Settings) -> None:
+    S3Storage(settings).put_many([Put("chunks/a", b"1")])
+    head = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
+    assert head["Metadata"] == {}
+
+
+def test_content_type_and_storage_classes_reach_the_store(settings: S3Settings) -> None:
+    storage = S3Storage(
+        replace(settings, storage_class="STANDARD_IA", chunks_storage_class="GLACIER_IR")
+    )
+    storage.put("chunks/a", b"", expect=Anything())
+    storage.put("refs/a", b"{}", expect=Absent(), content_type="application/json")
+    client = raw(settings)
+    chunk = client.head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
+    ref = client.head_object(Bucket=settings.bucket, Key="some/prefix/refs/a")
+    assert chunk["StorageClass"] == "GLACIER_IR"
+    assert (ref["StorageClass"], ref["ContentType"]) == ("STANDARD_IA", "application/json")
+
+
+def test_objects_outside_of_the_prefix_are_not_seen(settings: S3Settings) -> None:
+    client = raw(settings)
+    for key in ("other/x", "some/prefixed/x", "x"):
+        client.put_object(Bucket=settings.bucket, Key=key, Body=b"")
+    storage = S3Storage(settings)
+    storage.put("mine", b"", expect=Anything())
+    assert [one.key for one in storage.scan("")] == ["mine"]
+    assert storage.list_folders("") == []
+
+
+def test_folder_markers_are_not_objects(settings: S3Settings) -> None:
+    raw(settings).put_object(Bucket=settings.bucket, Key="some/prefix/refs/", Body=b"")
+    assert list(S3Storage(settings).scan("")) == []
+    assert S3Storage(settings).list_folders("") == []
+
+
+def test_no_prefix_means_the_whole_bucket(settings: S3Settings) -> None:
+    storage = S3Storage(replace(settings, prefix=""))
+    storage.put("refs/a", b"", expect=Anything())
+    assert [one.key for one in storage.scan("")] == ["refs/a"]
+    assert storage.location == f"s3://{settings.bucket}"
+
+
+def test_more_than_a_thousand_keys_are_deleted_in_batches(settings: S3Settings) -> None:
+    storage = S3Storage(settings)
+    storage.put_many([Put(f"chunks/{n}", b"") for n in (0, 500, 1500, 2000)])
+    keys = [f"chunks/{n}" for n in range(2001)]
+    deleted = storage.delete(keys)
+    assert sorted(deleted.keys) == sorted(keys)
+    assert list(storage.scan("")) == []
+
+
+def test_conditional_writes_are_one_request_however_large(settings: S3Settings) -> None:
+    storage = S3Storage(replace(settings, multipart_threshold=5 * MIB, part_size=5 * MIB))
+    outcome = storage.put("repo", b"x" * (6 * MIB), expect=Absent())
+    assert isinstance(outcome, Written)
+    assert "-" not in outcome.version
+    plain = storage.put("chunks/a", b"x" * (6 * MIB), expect=Anything())
+    assert isinstance(plain, Written)
+    assert "-" in plain.version
+
+
+def test_refreshable_credentials_are_asked_for_when_needed(settings: S3Settings) -> None:
+    asked = []
+
+    def fetch() -> StaticCredentials:
+        asked.append(1)
+        return static_credentials("testing", "testing-secret", "token")
+
+    storage = S3Storage(replace(settings, credentials=RefreshableCredentials(fetch)))
+    assert asked == []
+    storage.put("a", b"", expect=Anything())
+    storage.get("a")
+    assert asked == [1]
+
+
+def test_anonymous_requests_are_not_signed(settings: S3Settings) -> None:
+    storage = S3Storage.at(
+        settings.bucket,
+        settings.prefix,
+        endpoint_url=settings.endpoint_url,
+        anonymous=True,
+        force_path_style=True,
+        allow_http=True,
+    )
+    seen = []
+    storage._bucket.client.meta.events.register(
+        "before-send.s3", lambda request, **_: seen.append("Authorization" in request.headers)
+    )
+    storage.get("a")
+    assert seen == [False]
