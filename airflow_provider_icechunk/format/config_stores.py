@@ -1,7 +1,8 @@
 """How foreign objects are reached: descriptions of stores, and containers of virtual chunks.
 
 These values describe and never grant: a container that is stored in a repository says where its
-virtual chunks are, and nothing is read from there before the caller authorises it.
+virtual chunks are, and nothing is read from there before the caller authorises it. Free-form
+options are not printed, since some of their keys are for secrets.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class ObjectStoreConfig:
     class Gcs:
         """Google Cloud Storage. Kept in configurations; reading from it is not supported."""
 
-        opts: Mapping[str, str] | None = None
+        opts: Mapping[str, str] | None = field(default=None, repr=False)
 
     @dataclass(frozen=True)
     class Azure:
         """Azure Blob Storage. Kept in configurations; reading from it is not supported."""
 
-        opts: Mapping[str, str] | None = None
+        opts: Mapping[str, str] | None = field(default=None, repr=False)
 
     @dataclass(frozen=True)
     class Tigris:
@@ -72,14 +73,14 @@ class ObjectStoreConfig:
     class Http:
         """A web server, read with range requests."""
 
-        opts: Mapping[str, str] | None = None
+        opts: Mapping[str, str] | None = field(default=None, repr=False)
 
     @dataclass(frozen=True)
     class Unknown:
         """A kind that a stored configuration names and this version does not know."""
 
         tag: str
-        content: object = field(default=None, compare=True)
+        content: object = field(default=None, repr=False)
 
 
 AnyObjectStoreConfig = (

@@ -170,3 +170,8 @@ def test_settings_are_compared_by_value():
     assert S3Options(region="a") == S3Options(region="a") != S3Options(region="b")
     assert ManifestPreloadCondition.num_refs(1, 2) == ManifestPreloadCondition.num_refs(1, 2)
     assert "region='a'" in repr(S3Options(region="a"))
+
+
+def test_free_form_options_are_not_printed():
+    for kind in (ObjectStoreConfig.Gcs, ObjectStoreConfig.Azure, ObjectStoreConfig.Http):
+        assert "hunter2" not in repr(kind({"service_account_key": "hunter2"}))
