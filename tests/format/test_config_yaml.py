@@ -261,6 +261,26 @@ def test_no_other_error_escapes(data):
         decode_config(data, where="config.yaml")
 
 
+VALID = encode_config(full(ours))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(VALID) - 1), st.sampled_from(b"!&*[]{}:-'\"\n x0\xff\x00")),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_damaged_configuration_is_read_or_refused(edits):
+    data = bytearray(VALID)
+    for place, byte in edits:
+        data[place] = byte
+    with contextlib.suppress(FormatError):
+        config = decode_config(bytes(data), where="config.yaml")
+        assert decode_config(encode_config(config), where="config.yaml") == config
+
+
 def _not_tagged(value):
     return value is not None and not isinstance(value, Tagged)
 

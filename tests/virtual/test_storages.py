@@ -1,0 +1,88 @@
+import inspect
+
+import pytest
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format import config_stores
+from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.storage.s3 import S3Storage
+from airflow_provider_icechunk.virtual import credential_functions, storages
+
+
+def test_storages_are_made_of_official_arguments(tmp_path):
+    made = [
+        (storages.in_memory_storage(), MemoryStorage),
+        (storages.local_filesystem_storage(str(tmp_path)), LocalStorage),
+        (storages.s3_storage(bucket="bucket", prefix="a/b"), S3Storage),
+        (storages.s3_object_store_storage(bucket="bucket", prefix=None), S3Storage),
+        (storages.r2_storage(prefix="bucket/a", account_id="me"), S3Storage),
+    ]
+    for storage, kind in made:
+        assert isinstance(storage, kind)
+        assert isinstance(storage, Storage)
+    assert "bucket" in made[4][0].location
+
+
+def test_secrets_of_a_storage_are_not_printed():
+    storage = storages.s3_storage(
+        bucket="bucket",
+        prefix="a",
+        access_key_id="AKIA",
+        secret_access_key="hunter2",
+        session_token="hunter2",
+    )
+    assert "hunter2" not in repr(storage) + storage.location
+
+
+def test_contradicting_arguments_are_refused():
+    with pytest.raises(InvalidInputError, match="s3_credentials"):
+        storages.s3_storage(bucket="b", prefix="a", anonymous=True, from_env=True)
+    with pytest.raises(InvalidInputError, match="account_id"):
+        storages.r2_storage(bucket="b")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: storages.gcs_storage(bucket="b", prefix="p", bearer_token="hunter2"),
+        lambda: storages.azure_storage(
+            account="a", container="c", prefix="p", access_key="hunter2"
+        ),
+        lambda: storages.tigris_storage(bucket="b", prefix="p", secret_access_key="hunter2"),
+        lambda: storages.s3_storage(bucket="b", prefix="p", requester_pays=True),
+    ],
+)
+def test_what_is_not_supported_says_so_without_secrets(make):
+    with pytest.raises(UnsupportedError, match="support") as caught:
+        make()
+    assert "hunter2" not in str(caught.value)
+
+
+NAMES = [
+    (module, name)
+    for module in (credential_functions, config_stores, storages)
+    for name, value in vars(module).items()
+    if inspect.isfunction(value)
+    and value.__module__ == module.__name__
+    and not name.startswith("_")
+    and name not in ("tigris_storage", "gcs_storage", "azure_storage")
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), NAMES, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_signatures_are_the_official_ones(module, name):
+    icechunk = pytest.importorskip("icechunk")
+    places = (icechunk, icechunk.storage, icechunk.credentials)
+    official = next(getattr(place, name) for place in places if hasattr(place, name))
+
+    def shape(function):
+        return [
+            (item.name, item.kind, item.default)
+            for item in inspect.signature(function).parameters.values()
+        ]
+
+    assert shape(getattr(module, name)) == shape(official)
