@@ -173,7 +173,16 @@ class S3Storage:
         """Names directly below `prefix` under which there are objects."""
         check_prefix(prefix)
         pages = self._bucket.pages(prefix, delimiter="/")
-        return sorted({name for page in pages for name in self._bucket.folder_names(page, prefix)})
+        names = sorted({name for page in pages for name in self._bucket.folder_names(page, prefix)})
+        if self._settings.endpoint_url is None:
+            return names
+        # Stores with real folders below their keys go on listing those that have become empty.
+        full = run_all(
+            lambda name: next(self.scan(f"{prefix}{name}/"), None) is not None,
+            names,
+            at_once=self._settings.concurrency,
+        )
+        return [name for name, is_full in zip(names, full, strict=True) if is_full]
 
     def head(self, key: str) -> Listed | None:
         """Size and creation time without the bytes."""

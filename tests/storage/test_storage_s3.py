@@ -46,8 +46,21 @@ def moto_url() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def moto_client(moto_url: str):
+    client = boto3.client(
+        "s3",
+        endpoint_url=moto_url,
+        region_name="us-east-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing-secret",
+    )
+    yield client
+    client.close()
+
+
 @pytest.fixture
-def settings(moto_url: str) -> S3Settings:
+def settings(moto_url: str, moto_client) -> S3Settings:
     made = S3Settings(
         f"bucket-{next(_buckets)}",
         "some/prefix",
@@ -58,18 +71,8 @@ def settings(moto_url: str) -> S3Settings:
         page_size=7,
         retry=QUICK,
     )
-    raw(made).create_bucket(Bucket=made.bucket)
+    moto_client.create_bucket(Bucket=made.bucket)
     return made
-
-
-def raw(settings: S3Settings):
-    return boto3.client(
-        "s3",
-        endpoint_url=settings.endpoint_url,
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing-secret",
-    )
 
 
 class TestS3StorageOnMoto(StorageSuite):
@@ -89,15 +92,18 @@ class TestS3StorageOnSeaweedFS(StorageSuite):
 
     @pytest.fixture
     def storage(self, seaweedfs: SeaweedFS) -> S3Storage:
+        from support.seaweedfs import SHARED_BUCKET
+
         return S3Storage(
             S3Settings(
-                seaweedfs.make_bucket(),
-                "some/prefix",
+                SHARED_BUCKET,
+                f"{seaweedfs.fresh_prefix()}/repository",
                 endpoint_url=seaweedfs.endpoint_url,
                 credentials=seaweedfs.credentials,
                 force_path_style=True,
                 allow_http=True,
                 page_size=7,
+                retry=QUICK,
             )
         )
 
@@ -113,57 +119,61 @@ class TestS3StorageOnSeaweedFS(StorageSuite):
         assert tail.data == b"end"
 
 
-def test_conditional_writes_carry_a_fresh_id_and_the_metadata_given(settings: S3Settings) -> None:
+def test_conditional_writes_carry_a_fresh_id_and_the_metadata_given(
+    settings: S3Settings, moto_client
+) -> None:
     storage = S3Storage(settings)
     first = storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
     assert isinstance(first, Written)
-    one = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
+    one = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
     storage.put("a", b"2", expect=Exactly(first.version))
-    two = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
+    two = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
     assert one["ic_spec_ver"] == "1"
     assert one[WRITE_ID] != two[WRITE_ID]
 
 
-def test_without_metadata_nothing_is_attached(settings: S3Settings) -> None:
+def test_without_metadata_nothing_is_attached(settings: S3Settings, moto_client) -> None:
     storage = S3Storage(replace(settings, use_metadata=False))
     storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
     storage.put("b", b"1", expect=Anything(), metadata={"ic_spec_ver": "1"})
     for key in ("a", "b"):
-        head = raw(settings).head_object(Bucket=settings.bucket, Key=f"some/prefix/{key}")
+        head = moto_client.head_object(Bucket=settings.bucket, Key=f"some/prefix/{key}")
         assert head["Metadata"] == {}
 
 
-def test_unconditional_writes_of_chunks_carry_no_metadata(settings: S3Settings) -> None:
+def test_unconditional_writes_of_chunks_carry_no_metadata(
+    settings: S3Settings, moto_client
+) -> None:
     S3Storage(settings).put_many([Put("chunks/a", b"1")])
-    head = raw(settings).head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
+    head = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
     assert head["Metadata"] == {}
 
 
-def test_content_type_and_storage_classes_reach_the_store(settings: S3Settings) -> None:
+def test_content_type_and_storage_classes_reach_the_store(
+    settings: S3Settings, moto_client
+) -> None:
     storage = S3Storage(
         replace(settings, storage_class="STANDARD_IA", chunks_storage_class="GLACIER_IR")
     )
     storage.put("chunks/a", b"", expect=Anything())
     storage.put("refs/a", b"{}", expect=Absent(), content_type="application/json")
-    client = raw(settings)
-    chunk = client.head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
-    ref = client.head_object(Bucket=settings.bucket, Key="some/prefix/refs/a")
+    chunk = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/chunks/a")
+    ref = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/refs/a")
     assert chunk["StorageClass"] == "GLACIER_IR"
     assert (ref["StorageClass"], ref["ContentType"]) == ("STANDARD_IA", "application/json")
 
 
-def test_objects_outside_of_the_prefix_are_not_seen(settings: S3Settings) -> None:
-    client = raw(settings)
+def test_objects_outside_of_the_prefix_are_not_seen(settings: S3Settings, moto_client) -> None:
     for key in ("other/x", "some/prefixed/x", "x"):
-        client.put_object(Bucket=settings.bucket, Key=key, Body=b"")
+        moto_client.put_object(Bucket=settings.bucket, Key=key, Body=b"")
     storage = S3Storage(settings)
     storage.put("mine", b"", expect=Anything())
     assert [one.key for one in storage.scan("")] == ["mine"]
     assert storage.list_folders("") == []
 
 
-def test_folder_markers_are_not_objects(settings: S3Settings) -> None:
-    raw(settings).put_object(Bucket=settings.bucket, Key="some/prefix/refs/", Body=b"")
+def test_folder_markers_are_not_objects(settings: S3Settings, moto_client) -> None:
+    moto_client.put_object(Bucket=settings.bucket, Key="some/prefix/refs/", Body=b"")
     assert list(S3Storage(settings).scan("")) == []
     assert S3Storage(settings).list_folders("") == []
 

@@ -22,6 +22,8 @@ from airflow_provider_icechunk.storage.credentials import StaticCredentials, sta
 
 ACCESS_KEY = "tester"
 SECRET_KEY = "tester-secret"
+SHARED_BUCKET = "shared"
+"""Buckets are slow to fill for the first time: take a fresh prefix of this one where possible."""
 PATIENCE = 60.0
 _numbers = count()
 
@@ -45,6 +47,10 @@ class SeaweedFS:
             aws_secret_access_key=SECRET_KEY,
             config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
         )
+
+    def fresh_prefix(self) -> str:
+        """A prefix of `SHARED_BUCKET` that nobody has used."""
+        return f"prefix-{next(_numbers)}"
 
     def make_bucket(self) -> str:
         """A fresh bucket."""
@@ -96,7 +102,7 @@ def _command(folder: Path, ports: list[int]) -> list[str]:
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
         "-master.volumeSizeLimitMB=64",
-        "-volume.max=50",
+        "-volume.max=1000",
         *flags,
     ]
 
@@ -123,8 +129,8 @@ def _wait(server: SeaweedFS, process: subprocess.Popen[bytes], log: Path) -> Non
     client = server.client()
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            client.create_bucket(Bucket="health")
-            client.put_object(Bucket="health", Key="health", Body=b"x" * 10_000)
+            client.create_bucket(Bucket=SHARED_BUCKET)
+            client.put_object(Bucket=SHARED_BUCKET, Key="health", Body=b"x" * 10_000)
         except (BotoCoreError, ClientError):
             time.sleep(0.25)
         else:
