@@ -5,6 +5,12 @@ What goes beyond the official package is an addition, never another spelling of 
 Imports no Airflow, so that it runs on a Spark executor that has none.
 """
 
+from __future__ import annotations
+
+import logging
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
@@ -34,7 +40,15 @@ from airflow_provider_icechunk.format.config import (
     StorageSettings,
     VirtualChunkContainer,
 )
+from airflow_provider_icechunk.format.config_stores import (
+    AnyObjectStoreConfig,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
 from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
+from airflow_provider_icechunk.repository.async_twins import add_async_twins
 from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.repository.conflicts import (
     BasicConflictSolver,
@@ -48,16 +62,62 @@ from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.history import Diff, ManifestFileInfo, SnapshotInfo
 from airflow_provider_icechunk.repository.session import ChunkType
 from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.virtual.credential_functions import (
+    azure_credentials,
+    azure_from_env_credentials,
+    azure_static_credentials,
+    gcs_credentials,
+    gcs_from_env_credentials,
+    gcs_refreshable_credentials,
+    gcs_static_credentials,
+    s3_anonymous_credentials,
+    s3_credentials,
+    s3_from_env_credentials,
+    s3_refreshable_credentials,
+    s3_static_credentials,
+)
+from airflow_provider_icechunk.virtual.credentials import (
+    AnyAzureCredential,
+    AnyAzureStaticCredential,
+    AnyCredential,
+    AnyGcsCredential,
+    AnyGcsStaticCredential,
+    AnyS3Credential,
+    AzureCredentials,
+    AzureStaticCredentials,
+    Credentials,
+    GcsBearerCredential,
+    GcsCredentials,
+    GcsStaticCredentials,
+    S3Credentials,
+    S3StaticCredentials,
+    containers_credentials,
+)
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec
 from airflow_provider_icechunk.virtual.storages import (
+    azure_storage,
+    gcs_storage,
     in_memory_storage,
     local_filesystem_storage,
+    r2_storage,
     s3_storage,
+    tigris_storage,
 )
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Repository, Session
-from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 __all__ = [
+    "AnyAzureCredential",
+    "AnyAzureStaticCredential",
+    "AnyCredential",
+    "AnyGcsCredential",
+    "AnyGcsStaticCredential",
+    "AnyObjectStoreConfig",
+    "AnyS3Credential",
+    "AzureCredentials",
+    "AzureStaticCredentials",
     "BasicConflictSolver",
     "CachingConfig",
     "ChunkType",
@@ -68,11 +128,15 @@ __all__ = [
     "ConflictError",
     "ConflictSolver",
     "ConflictType",
+    "Credentials",
     "Diff",
     "ForkSession",
     "FormatError",
     "Fragment",
     "FragmentError",
+    "GcsBearerCredential",
+    "GcsCredentials",
+    "GcsStaticCredentials",
     "IcechunkError",
     "IcechunkStore",
     "ManifestConfig",
@@ -89,7 +153,9 @@ __all__ = [
     "RebaseFailedError",
     "Repository",
     "RepositoryConfig",
+    "S3Credentials",
     "S3Options",
+    "S3StaticCredentials",
     "Session",
     "SnapshotInfo",
     "Storage",
@@ -102,9 +168,107 @@ __all__ = [
     "VirtualChunkSpec",
     "WorkUnit",
     "__version__",
+    "azure_credentials",
+    "azure_from_env_credentials",
+    "azure_static_credentials",
+    "azure_storage",
+    "containers_credentials",
     "decode_fragment",
     "encode_fragment",
+    "gcs_credentials",
+    "gcs_from_env_credentials",
+    "gcs_refreshable_credentials",
+    "gcs_static_credentials",
+    "gcs_storage",
+    "gcs_store",
+    "http_store",
     "in_memory_storage",
+    "initialize_logs",
     "local_filesystem_storage",
+    "local_filesystem_store",
+    "print_debug_info",
+    "r2_storage",
+    "s3_anonymous_credentials",
+    "s3_credentials",
+    "s3_from_env_credentials",
+    "s3_refreshable_credentials",
+    "s3_static_credentials",
     "s3_storage",
+    "s3_store",
+    "set_logs_filter",
+    "spec_version",
+    "tigris_storage",
 ]
+
+
+def spec_version() -> int:
+    """The number of the newest generation that new repositories are written in by default."""
+    return 1
+
+
+def initialize_logs() -> None:
+    """Logging is Python's: configure the logger `airflow_provider_icechunk`."""
+
+
+def set_logs_filter(log_filter_directive: str | None) -> None:
+    """Set the level of this package's logger: `debug`, `info`, `warning`, `error`; `None` resets.
+
+    Of a directive like `icechunk=debug,other=info` the last level counts.
+    """
+    level = (log_filter_directive or "notset").rsplit("=", 1)[-1].upper()
+    names = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL"}
+    logging.getLogger("airflow_provider_icechunk").setLevel(names.get(level, level))
+
+
+def print_debug_info() -> None:
+    """Print versions of what matters when reporting a problem."""
+    import platform
+
+    lines = [f"platform: {platform.platform()}", f"python: {platform.python_version()}"]
+    for name in ("airflow-provider-icechunk", "zarr", "numpy", "xarray", "pyspark", "icechunk"):
+        try:
+            lines.append(f"{name}: {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{name}: not installed")
+    print("\n".join(lines))  # noqa: T201 - printing is what it is for
+
+
+def __getattr__(name: str) -> Any:
+    """Import the store class only when it is named: it brings Zarr along."""
+    if name == "IcechunkStore":
+        from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
+        return IcechunkStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+add_async_twins(
+    Repository,
+    (
+        "create",
+        "create_branch",
+        "create_tag",
+        "delete_branch",
+        "delete_tag",
+        "diff",
+        "exists",
+        "fetch_config",
+        "inspect_snapshot",
+        "list_branches",
+        "list_tags",
+        "lookup_branch",
+        "lookup_snapshot",
+        "lookup_tag",
+        "open",
+        "open_or_create",
+        "readonly_session",
+        "reopen",
+        "reset_branch",
+        "save_config",
+        "writable_session",
+    ),
+)
+add_async_twins(
+    Session,
+    ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "merge", "rebase"),
+)

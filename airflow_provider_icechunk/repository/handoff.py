@@ -141,7 +141,7 @@ def _join(
     on_overlap: OnOverlap,
 ) -> ChunkRefs:
     if on_overlap == "first":
-        pieces = pieces[::-1]
+        pieces.reverse()
     rows = concatenate([refs for _, refs in pieces])
     if on_overlap == "error":
         owners = np.repeat([number for number, _ in pieces], [len(refs) for _, refs in pieces])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
@@ -31,6 +32,7 @@ from airflow_provider_icechunk.repository.history import (
     describe,
     diff_between,
 )
+from airflow_provider_icechunk.repository.inspection import snapshot_json
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger
 from airflow_provider_icechunk.repository.session import Session
@@ -322,7 +324,8 @@ class BaseRepository(Generic[AnySession]):
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of one snapshot."""
-        return self._describe(self._engine.assets.snapshot(self._parse(snapshot_id)))
+        known_as = self._parse(snapshot_id)
+        return self._describe(self._engine.assets.snapshot(known_as), known_as)
 
     def ancestry(
         self,
@@ -332,8 +335,7 @@ class BaseRepository(Generic[AnySession]):
         snapshot_id: str | None = None,
     ) -> Iterator[SnapshotInfo]:
         """A version and its ancestors, newest first."""
-        start = self._resolve(branch, tag, snapshot_id)
-        return (self._describe(snapshot) for snapshot in ancestors(self._engine.assets, start))
+        return self._history(self._resolve(branch, tag, snapshot_id))
 
     def diff(
         self,
@@ -350,8 +352,35 @@ class BaseRepository(Generic[AnySession]):
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return diff_between(self._engine.assets, older, newer)
 
-    def _describe(self, snapshot: Snapshot) -> SnapshotInfo:
-        return describe(snapshot, self._engine.ledger.parent(snapshot))
+    def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """One snapshot as JSON: its manifests, its nodes and where their chunks are listed."""
+        snapshot = self._engine.assets.snapshot(self._parse(snapshot_id))
+        return snapshot_json(snapshot, self._engine.ledger.parent(snapshot), pretty=pretty)
+
+    async def async_ancestry(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+    ) -> AsyncIterator[SnapshotInfo]:
+        """`ancestry` that loads each snapshot in a thread."""
+        history = self.ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
+        while (info := await asyncio.to_thread(next, history, None)) is not None:
+            yield info
+
+    def _history(self, start: SnapshotId) -> Iterator[SnapshotInfo]:
+        known_as: SnapshotId | None = start
+        for snapshot in ancestors(self._engine.assets, start):
+            yield self._describe(snapshot, known_as)
+            known_as = self._engine.ledger.parent(snapshot)
+
+    def _describe(self, snapshot: Snapshot, known_as: SnapshotId | None) -> SnapshotInfo:
+        """A history entry under the id that a reference or a child uses for the snapshot.
+
+        Early writers stored first snapshots under another file name than the id they gave them.
+        """
+        return describe(snapshot, self._engine.ledger.parent(snapshot), known_as or snapshot.id)
 
     def _resolve(self, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
         if sum(name is not None for name in (branch, tag, snapshot_id)) != 1:
