@@ -53,7 +53,7 @@ setup: ## create .venv with the pinned versions (the other targets do this thems
 	@command -v "$(PYTHON)" >/dev/null 2>&1 || { \
 		echo "There is no '$(PYTHON)' on PATH. Install Python 3.11 or newer, or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "Python 3.11 or newer is needed, '$(PYTHON)' is older. Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+		echo "Python 3.11 or newer is needed, '$(PYTHON)' is older or does not run. Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@"$(PYTHON)" tools/bootstrap.py "$(VENV)"
 
 constraints: setup ## resolve constraints.txt anew (for Python 3.11 and later at once)
