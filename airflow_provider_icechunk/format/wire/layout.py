@@ -82,7 +82,10 @@ class Writer:
         """Append a string and let `at` refer to it."""
         self.align(4)
         self.link(at)
-        encoded = value.encode()
+        try:
+            encoded = value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(f"{value[:80]!r} is not valid Unicode text") from None
         self.data += _U32.pack(len(encoded)) + encoded + b"\0"
 
     def blob(self, at: int, value: bytes, *, count: int | None = None, align: int = 1) -> None:
