@@ -88,10 +88,10 @@ _TITLES = (
 )
 
 
-def describe(snapshot: Snapshot, parent: SnapshotId | None) -> SnapshotInfo:
+def describe(snapshot: Snapshot, parent: SnapshotId | None, known_as: SnapshotId) -> SnapshotInfo:
     """The history entry of a snapshot."""
     return SnapshotInfo(
-        id=encode_base32(snapshot.id),
+        id=encode_base32(known_as),
         parent_id=None if parent is None else encode_base32(parent),
         written_at=from_micros(snapshot.flushed_at),
         message=snapshot.message,
