@@ -125,6 +125,17 @@ def test_two_ranks_under_one_node_are_left_to_the_general_reader() -> None:
     assert [len(manifest.of(NODE, n)) for n in (1, 2)] == [1, 1]
 
 
+def test_a_gap_or_a_rest_is_not_overlooked() -> None:
+    refs = ChunkRefs.from_items(1, [((row,), Inline(b"x")) for row in range(3)])
+    payload = manifests.encode_manifest(Manifest(MANIFEST, {NODE: (refs,)}))
+    assert scan.scan_manifest(payload) is not None
+    gap = payload.replace(b"\x81\xa6Inline", b"\x05\x81\xa6Inline", 1)
+    for damaged in (gap, payload + b"\xc0", payload[:-1], b"\x93" + payload[1:]):
+        assert scan.scan_manifest(damaged) is None
+        with pytest.raises(FormatError):
+            manifests.decode_manifest(damaged, MANIFEST, where="x")
+
+
 @settings(max_examples=400)
 @given(seed=st.integers(0, 2**32))
 def test_on_damaged_bytes_both_readers_agree(seed: int) -> None:

@@ -15,7 +15,7 @@ import msgpack
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
-Value: TypeAlias = "None | bool | int | float | str | bytes | Array | Pairs"
+Value: TypeAlias = "bool | int | float | str | bytes | Array | Pairs | None"
 Array: TypeAlias = "tuple[Value, ...]"
 Pairs: TypeAlias = "list[tuple[Value, Value]]"
 
