@@ -35,7 +35,9 @@ from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.documents import array_document
 from airflow_provider_icechunk.repository.layout_plan import choose, deal_out
+from airflow_provider_icechunk.repository.ledgers.base import Trust
 from airflow_provider_icechunk.repository.world import World, to_micros
+from airflow_provider_icechunk.storage.base import Storage
 
 MAX_CLOCK_SKEW_SECONDS = 600
 
@@ -189,6 +191,20 @@ def new_nodes(
     if not changes.created:
         return nodes
     return in_order([*nodes.values(), *(current(node) for node in changes.created.values())])
+
+
+class ConditionGuard:
+    """Refuses commits to a store that does not honour conditional writes. Tries it out once."""
+
+    def __init__(self, storage: Storage, trust: Trust) -> None:
+        self._storage = storage
+        self._settled = not (trust.creates and trust.updates)
+
+    def check(self) -> None:
+        """Raise `UnsafeStorageError` if two writers could overwrite each other unnoticed."""
+        if not self._settled:
+            self._storage.check_conditional_writes()
+            self._settled = True
 
 
 class ClockGuard:

@@ -18,11 +18,12 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
 )
 from airflow_provider_icechunk.format.snapshot import FIRST_MESSAGE, Snapshot
+from airflow_provider_icechunk.repository.commit import ConditionGuard
 from airflow_provider_icechunk.repository.detection import detect_generation
 from airflow_provider_icechunk.repository.ledgers import open_ledger
-from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.world import World, to_micros
-from airflow_provider_icechunk.storage.base import Absent, Storage
+from airflow_provider_icechunk.storage.base import Storage
 
 _CONFIG_KEY = "config.yaml"
 _ABANDONED_AFTER = timedelta(seconds=60)
@@ -38,10 +39,15 @@ def create(
         raise _exists(storage, f"a repository of format generation `{existing}` is there")
     ledger = open_ledger(generation, storage)
     _check_clean(storage, ledger)
-    storage.check_conditional_writes()
+    settings = (config or RepositoryConfig()).resolved().storage
+    trust = Trust.of(
+        creates=settings.use_conditional_create, updates=settings.use_conditional_update
+    )
+    ConditionGuard(storage, trust).check()
+    ledger = ledger.trusting(trust)
     first = _first_snapshot(generation, world)
     data = ledger.codec.encode_snapshot(first, level=3)
-    storage.put(ledger.layout.snapshot(first.id), data, expect=Absent())
+    storage.put(ledger.layout.snapshot(first.id), data, expect=trust.create())
     if config is not None and config != RepositoryConfig():
         _claim_config(storage, ledger, config)
     storage.settle()

@@ -8,7 +8,7 @@ from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedCo
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
-from airflow_provider_icechunk.repository.commit import ClockGuard
+from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import Storage
@@ -29,6 +29,7 @@ class Engine:
     """`config` with every default filled in."""
     packing: Packing
     clock: ClockGuard
+    conditions: ConditionGuard
     world: World
 
     @property

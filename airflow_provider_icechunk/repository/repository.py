@@ -22,7 +22,7 @@ from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository import creation
 from airflow_provider_icechunk.repository.assets import Assets, CacheLimits
 from airflow_provider_icechunk.repository.chunks import ChunkReader, Packing
-from airflow_provider_icechunk.repository.commit import ClockGuard
+from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
 from airflow_provider_icechunk.repository.detection import detect_generation
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.history import (
@@ -34,7 +34,7 @@ from airflow_provider_icechunk.repository.history import (
 )
 from airflow_provider_icechunk.repository.inspection import snapshot_json
 from airflow_provider_icechunk.repository.ledgers import open_ledger
-from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger
+from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger, Trust
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World, to_micros
 from airflow_provider_icechunk.storage.base import Storage, Version
@@ -457,6 +457,11 @@ def build_engine(
 ) -> Engine:
     """Put the parts of an open repository together."""
     settings = config.resolved()
+    trust = Trust.of(
+        creates=settings.storage.use_conditional_create,
+        updates=settings.storage.use_conditional_update,
+    )
+    ledger = ledger.trusting(trust)
     limits = CacheLimits(
         snapshot_nodes=settings.num_snapshot_nodes,
         manifest_bytes=settings.num_chunk_refs * 80,
@@ -473,6 +478,7 @@ def build_engine(
         settings=settings,
         packing=packing or Packing(),
         clock=ClockGuard(assets, world),
+        conditions=ConditionGuard(storage, trust),
         world=world,
     )
 

@@ -194,6 +194,7 @@ class Session:
                 raise SessionError(
                     "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
                 )
+            self._engine.conditions.check()
             self._engine.clock.check()
             self.tree.writer.flush()
             details = self._default_metadata | dict(metadata or {})
@@ -215,11 +216,14 @@ class Session:
         assert self._branch is not None
         ledger = self._engine.ledger
         token = metadata.get(TOKEN_KEY)
-        if token is not None:
-            head = ledger.branch(self._branch)
-            earlier = head and self._find_token(head, token)
+        head = ledger.branch(self._branch) if token or solver else None
+        if token is not None and head is not None:
+            earlier = self._find_token(head, token)
             if earlier:
                 return earlier
+        if solver is not None and head not in (None, self.tree.base.id):
+            # What is known to be behind is moved before anything is written, not after.
+            self.rebase(solver)
         while True:
             base = self.tree.base
             snapshot = self._flusher.flush(

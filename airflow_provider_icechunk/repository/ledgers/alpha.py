@@ -45,6 +45,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Creation,
     Moved,
     StoredConfig,
+    Trust,
 )
 from airflow_provider_icechunk.storage.base import (
     Absent,
@@ -204,6 +205,14 @@ class AlphaLedger:
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """As the snapshot says; in old files it may be an id that only `relocate` finds."""
         return snapshot.parent_id
+
+    def trusting(self, trust: Trust) -> AlphaLedger:
+        """Numbered files need nothing but create-if-absent, which cannot be done without."""
+        if not trust.creates:
+            raise UnsupportedError(
+                "a repository of generation `alpha` cannot be written without conditional creates"
+            )
+        return self
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The file name of the snapshot that has `missing` as its id inside.

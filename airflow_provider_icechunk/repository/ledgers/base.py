@@ -16,7 +16,13 @@ from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.generations.base import Codec, Generation, Layout
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.storage.base import Version
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Anything,
+    Exactly,
+    Expectation,
+    Version,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,38 @@ class Creation(Enum):
     EXISTS = "exists"
     WAS_DELETED = "was deleted"
     """A tag of this name existed once; its name is never free again."""
+
+
+class Trust(Enum):
+    """Which conditional writes of the store a ledger relies on. Turned off only by name."""
+
+    CONDITIONS = (True, True)
+    NO_CREATE = (False, True)
+    NO_UPDATE = (True, False)
+    NOTHING = (False, False)
+
+    @classmethod
+    def of(cls, *, creates: bool, updates: bool) -> Trust:
+        """By the two switches of the configuration."""
+        return cls((creates, updates))
+
+    @property
+    def creates(self) -> bool:
+        """Whether create-if-absent is relied on."""
+        return self.value[0]
+
+    @property
+    def updates(self) -> bool:
+        """Whether write-if-unchanged is relied on."""
+        return self.value[1]
+
+    def create(self) -> Expectation:
+        """The condition for something new."""
+        return Absent() if self.creates else Anything()
+
+    def update(self, version: Version) -> Expectation:
+        """The condition for changing what was read as `version`."""
+        return Exactly(version) if self.updates else Anything()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +166,10 @@ class Ledger(Protocol):
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """The parent of a snapshot; `None` at the root of its line."""
+        ...
+
+    def trusting(self, trust: Trust) -> Ledger:
+        """The same ledger on a store whose conditional writes are used or not."""
         ...
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:

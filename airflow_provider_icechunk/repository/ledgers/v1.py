@@ -7,7 +7,7 @@ change is one conditional write. A tag's deletion is the creation of a tombstone
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, StorageError
 from airflow_provider_icechunk.format.config import RepositoryConfig
@@ -32,8 +32,9 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Creation,
     Moved,
     StoredConfig,
+    Trust,
 )
-from airflow_provider_icechunk.storage.base import Absent, Exactly, Lost, Storage, Version, Written
+from airflow_provider_icechunk.storage.base import Lost, Storage, Version, Written
 
 _BRANCH = "branch."
 _TAG = "tag."
@@ -50,6 +51,7 @@ class V1Ledger:
     generation: Generation = Generation.V1
     codec: V1Codec = field(default_factory=V1Codec)
     layout: V1Layout = field(default_factory=V1Layout)
+    trust: Trust = Trust.CONDITIONS
 
     def initialize(self, first: Snapshot) -> bool:
         """Create `main`; the creator of the reference is the creator of the repository."""
@@ -86,9 +88,8 @@ class V1Ledger:
             actual = decode_ref(found.data, where=key)
             if actual != expected:
                 return Behind(actual)
-            outcome = self.storage.put(
-                key, encode_ref(to), expect=Exactly(found.version), content_type=_JSON
-            )
+            expect = self.trust.update(found.version)
+            outcome = self.storage.put(key, encode_ref(to), expect=expect, content_type=_JSON)
             if isinstance(outcome, Written):
                 return Moved()
         raise ConflictError(
@@ -140,7 +141,8 @@ class V1Ledger:
         """Create the tombstone; the reference itself stays, as official readers expect."""
         if self.tag(name) is None:
             return False
-        outcome = self.storage.put(tombstone_key(name), b"", expect=Absent(), content_type=_JSON)
+        expect = self.trust.create()
+        outcome = self.storage.put(tombstone_key(name), b"", expect=expect, content_type=_JSON)
         return isinstance(outcome, Written)
 
     def config(self) -> StoredConfig | None:
@@ -155,7 +157,7 @@ class V1Ledger:
         outcome = self.storage.put(
             CONFIG_KEY,
             encode_config(config),
-            expect=Absent() if expected is None else Exactly(expected),
+            expect=self.trust.create() if expected is None else self.trust.update(expected),
             content_type=_YAML,
         )
         return None if isinstance(outcome, Lost) else outcome.version
@@ -163,6 +165,10 @@ class V1Ledger:
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """Parents are in the snapshot files."""
         return snapshot.parent_id
+
+    def trusting(self, trust: Trust) -> V1Ledger:
+        """The same ledger on a store whose conditional writes are used or not."""
+        return replace(self, trust=trust)
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """Every snapshot is stored under its own id."""
@@ -174,7 +180,10 @@ class V1Ledger:
         return None if found is None else decode_ref(found.data, where=key)
 
     def _create(self, key: str, to: SnapshotId) -> bool:
-        outcome = self.storage.put(key, encode_ref(to), expect=Absent(), content_type=_JSON)
+        if not self.trust.creates and self.storage.head(key) is not None:
+            return False
+        expect = self.trust.create()
+        outcome = self.storage.put(key, encode_ref(to), expect=expect, content_type=_JSON)
         return isinstance(outcome, Written)
 
     def _names(self, prefix: str) -> list[str]:
