@@ -89,7 +89,6 @@ class _Payload:
     def spans(self, at: Positions, table: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Start and stop of text or binary."""
         sizes, start = self.numbers(at, table, most=0x1F)
-        _require(bool((sizes <= self.size).all()))
         stop = self._inside(start + sizes.astype(np.int64))
         return np.stack([start, stop], axis=1).astype(np.uint64)
 
