@@ -105,8 +105,8 @@ class SessionError(IcechunkError):
     default_kind = Kind.SESSION_STATE
 
 
-class ReadOnlyError(SessionError):
-    """A write was tried through something that only reads."""
+class ReadOnlyError(SessionError, ValueError):
+    """A write was tried through something that only reads. A `ValueError`, as Zarr's stores say."""
 
     default_kind = Kind.READ_ONLY
 

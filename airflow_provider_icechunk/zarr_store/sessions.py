@@ -21,8 +21,10 @@ class _WithStore(CoreSession):
 
     @cached_property
     def store(self) -> IcechunkStore:
-        """A Zarr store over this session."""
-        return IcechunkStore(self)
+        """A Zarr store over this session, open."""
+        store = IcechunkStore(self)
+        store._is_open = True
+        return store
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000

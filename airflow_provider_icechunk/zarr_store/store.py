@@ -62,7 +62,6 @@ class IcechunkStore(Store):
         self._session = session
         self._tree = session.tree
         self._reads = Batcher[_Ask, bytes | None](self._read_chunks)
-        self._is_open = True
 
     def __eq__(self, value: object) -> bool:
         return isinstance(value, IcechunkStore) and self._session is value._session
@@ -385,8 +384,8 @@ class IcechunkStore(Store):
     def _refuse_if_read_only(self) -> None:
         if self.read_only:
             raise ReadOnlyError(
-                "cannot write to a read-only store; open a writable session (one that has "
-                "committed is finished)"
+                "store was opened in read-only mode and does not support writing: open a writable "
+                "session (one that has committed is finished)"
             )
 
 
