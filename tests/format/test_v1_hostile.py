@@ -382,3 +382,42 @@ def test_nodes_that_share_one_huge_document_are_refused() -> None:
 def test_metadata_values_that_are_no_json_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match="metadata value"):
         decode_value(data, where="x")
+
+
+def test_references_of_very_many_layouts_are_put_back_in_order() -> None:
+    """More layouts than the fast path expects, as a writer without shared vtables leaves them."""
+    shapes = tuple(Shape(12 + 4 * extra, (4, 8)) for extra in range(40))
+    writer = Writer(b"Ichk", (ROOT, ARRAY, *shapes))
+    root = writer.root(ROOT)
+    (link,) = writer.references(root + 4, 1)
+    writer.align(4)
+    writer.link(link)
+    array = writer.table(ARRAY)
+    for number, ref_link in enumerate(writer.references(array + 4, 120)):
+        writer.align(4)
+        writer.link(ref_link)
+        ref = writer.table(shapes[number * 7 % 40])
+        writer.blob(ref + 4, struct.pack("<I", number), count=1, align=4)
+        writer.blob(ref + 8, bytes([number]))
+    (refs,) = manifests.decode(bytes(writer.finish()), where="x").arrays[NodeId(bytes(8))]
+    assert plain_references(refs) == {(n,): Inline(bytes([n])) for n in range(120)}
+
+
+SIDE = Dimension(10, 5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([Node(NODE, "/a", b""), Node(NODE, "/b", b"")], "same id"),
+        ([Node(NODE, "/a//b", b"")], "empty segment"),
+        ([Node(NODE, "/../b", b"")], "not segments"),
+        ([Node(NODE, "a", b"")], "start with"),
+        ([Node(NODE, "/a", b"", ArrayData((SIDE,), ("x", "y")))], "1 dimensions but 2 names"),
+        ([Node(NODE, "/a", b"", ArrayData((SIDE,) * 65, None))], "65 dimensions"),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(nodes: list[Node], problem: str) -> None:
+    snapshot = Snapshot(SNAPSHOT, None, 0, "", {}, {node.path: node for node in nodes})
+    with pytest.raises(FormatError, match=problem):
+        snapshots.decode(bytes(snapshots.encode(snapshot)), where="x")

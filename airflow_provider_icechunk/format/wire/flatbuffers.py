@@ -2,14 +2,13 @@
 
 `Table` reads small things one at a time. Long vectors of tables are read by `columns.Batch`, one
 NumPy gather per field. What a file can make this reader do is bounded by its own size: each table
-costs 8 units and each byte of a vector one, from a purse of a few times the payload, so vectors
+costs 8 units and each byte of a vector one, from a purse of twice the payload, so vectors
 that share their parts cannot blow up; depth is bounded as well.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -20,8 +19,11 @@ from airflow_provider_icechunk.format.wire.layout import MAX_PAYLOAD
 
 MAX_DEPTH = 16
 _TABLE_COST = 8
-_PURSE_FACTOR = 4
+_PURSE_FACTOR = 2
 _PURSE_BASE = 4096
+_KNOWN_VTABLES = 1024
+"""How many layouts are remembered; honest files have a few dozen."""
+_MOST_SLOTS = 64
 
 _U8 = struct.Struct("<B")
 _U16 = struct.Struct("<H")
@@ -33,12 +35,13 @@ _U64 = struct.Struct("<Q")
 class Buffer:
     """A FlatBuffers payload under verification; `where` names the file in errors."""
 
-    __slots__ = ("_purse", "data", "size", "where")
+    __slots__ = ("_purse", "_vtables", "data", "size", "where")
 
     def __init__(self, data: bytes, *, where: str) -> None:
         self.data = data
         self.size = len(data)
         self.where = where
+        self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._purse = _PURSE_FACTOR * len(data) + _PURSE_BASE
 
     def root(self, identifier: bytes) -> Table:
@@ -64,15 +67,22 @@ class Buffer:
 
     def vtable(self, at: int) -> tuple[int, tuple[int, ...]]:
         """Size of the tables and offset of each slot (0 when absent), from the vtable at `at`."""
+        known = self._vtables.get(at)
+        if known is not None:
+            return known
         if at < 0 or at % 2 or at + 4 > self.size:
             self.fail("a vtable lies outside the file or is misaligned")
         length = _U16.unpack_from(self.data, at)[0]
         if length < 4 or length % 2 or at + length > self.size:
             self.fail("a vtable has an impossible size")
-        size, *slots = struct.unpack_from(f"<{length // 2 - 1}H", self.data, at + 2)
+        count = min(length // 2 - 2, _MOST_SLOTS)
+        size, *slots = struct.unpack_from(f"<{count + 1}H", self.data, at + 2)
         if size < 4:
             self.fail("a table has an impossible size")
-        return size, tuple(slots)
+        found = size, tuple(slots)
+        if len(self._vtables) < _KNOWN_VTABLES:
+            self._vtables[at] = found
+        return found
 
     def u32(self, at: int) -> int:
         """The number at `at`, which the caller has checked to be inside."""
@@ -99,15 +109,19 @@ class Buffer:
         raise FormatError(f"{self.where}: {problem}")
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """A table whose slots are read by number; a required slot that is absent is an error."""
 
-    buffer: Buffer
-    at: int
-    size: int
-    slots: tuple[int, ...]
-    depth: int
+    __slots__ = ("at", "buffer", "depth", "size", "slots")
+
+    def __init__(
+        self, buffer: Buffer, at: int, size: int, slots: tuple[int, ...], depth: int
+    ) -> None:
+        self.buffer = buffer
+        self.at = at
+        self.size = size
+        self.slots = slots
+        self.depth = depth
 
     def has(self, slot: int) -> bool:
         """Whether the slot is present."""
@@ -167,11 +181,19 @@ class Table:
         start, count = self._vector(slot, kind.itemsize, align)
         return np.frombuffer(self.buffer.data, kind, count, start)
 
+    def pairs(self, slot: int, code: str) -> list[tuple[int, int]]:
+        """A required vector of structs of two numbers of a `struct` code."""
+        width = struct.calcsize(code)
+        start, count = self._vector(slot, 2 * width, width)
+        numbers = struct.unpack_from(f"<{2 * count}{code}", self.buffer.data, start)
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
     def tables(self, slot: int) -> list[Table]:
         """A required vector of tables."""
-        at = self.offsets(slot)
+        start, count = self._vector(slot, 4, 4)
         buffer, depth = self.buffer, self.depth + 1
-        return [buffer.table(position, depth) for position in at.tolist()]
+        links = struct.unpack_from(f"<{count}I", buffer.data, start)
+        return [buffer.table(start + 4 * n + link, depth) for n, link in enumerate(links)]
 
     def offsets(self, slot: int) -> NDArray[np.int64]:
         """Positions of the tables of a required vector, not yet checked."""

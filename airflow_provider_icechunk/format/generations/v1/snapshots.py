@@ -49,8 +49,6 @@ IDENTIFIER = b"Ichk"
 _ARRAY, _GROUP = 1, 2
 _INLINE_ATTRIBUTES = 1
 
-_DIMENSION = np.dtype([("length", "<u8"), ("chunk_length", "<u8")])
-_RANGE = np.dtype([("from", "<u4"), ("to", "<u4")])
 _MANIFEST_FILE = np.dtype(
     {
         "names": ["id", "size_bytes", "num_chunk_refs"],
@@ -164,15 +162,10 @@ def _node_data(table: Table, kind: int, slot: int) -> Table:
 
 
 def _array_data(data: Table) -> ArrayData:
-    sides = data.structs(0, _DIMENSION, 8)
+    sides = data.pairs(0, "Q")
     if len(sides) > MAX_RANK:
         data.buffer.fail(f"an array has {len(sides)} dimensions, more than {MAX_RANK}")
-    shape = tuple(
-        Dimension(length, chunk)
-        for length, chunk in zip(
-            sides["length"].tolist(), sides["chunk_length"].tolist(), strict=True
-        )
-    )
+    shape = tuple(Dimension(length, chunk) for length, chunk in sides)
     names = None
     if data.has(1):
         names = tuple(name.text_or_none(0) or None for name in data.tables(1))
@@ -190,12 +183,12 @@ def _manifest_refs(data: Table, slot: int, rank: int) -> tuple[ManifestRef, ...]
 
 def _extents(ref: Table, rank: int) -> Extents | None:
     """The box of a manifest; official readers take an empty one as unbounded."""
-    ranges = ref.structs(1, _RANGE, 4)
+    ranges = ref.pairs(1, "I")
     if len(ranges) != rank:
-        if not len(ranges):
+        if not ranges:
             return None
         ref.buffer.fail(f"extents have {len(ranges)} dimensions, their array {rank}")
-    return tuple(zip(ranges["from"].tolist(), ranges["to"].tolist(), strict=True))
+    return tuple(ranges)
 
 
 def _unreleased_node(table: Table, identity: NodeId, path: str) -> Node:
