@@ -123,6 +123,16 @@ class Put:
 
 
 @runtime_checkable
+class HasEndpoint(Protocol):
+    """A storage that is reached at an address of its own, not at its vendor's usual one."""
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """The address, if it is not the usual one."""
+        ...
+
+
+@runtime_checkable
 class Storage(Protocol):
     """Where a repository keeps its objects.
 

@@ -160,8 +160,7 @@ class LocalStorage:
         failed = {key: reason for key, reason in zip(keys, reasons, strict=True) if reason}
         self._unsettled.forget(paths)
         if self._durable:
-            for folder in sorted({path.rpartition("/")[0] for path in paths}):
-                files.sync_path(folder)
+            self._sync_folders({path.rpartition("/")[0] for path in paths})
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
     def now(self) -> datetime:
@@ -272,6 +271,13 @@ class LocalStorage:
         except OSError:
             files.discard(staged)
             raise
+
+    def _sync_folders(self, folders: set[str]) -> None:
+        for folder in sorted(folders):
+            try:
+                files.sync_path(folder)
+            except OSError as error:
+                raise files.failure(error, "sync", folder) from error
 
     def _sync_entry(self, path: str, made: list[str]) -> None:
         if not self._durable:

@@ -27,6 +27,8 @@ def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise failure(error, "look at", entry.path) from error
             yield Listed(here, status.st_size, written_at(status))
 
 

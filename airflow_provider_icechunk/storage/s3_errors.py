@@ -109,6 +109,8 @@ _BY_CODE: dict[str, Trouble] = {
         Trouble.FAULTY,
     ),
     "NoSuchUpload": Trouble.NO_UPLOAD,
+    # Status 501, but trying again will not teach the store.
+    **dict.fromkeys(("NotImplemented", "501"), Trouble.OTHER),
 }
 
 _CREDENTIAL_ERRORS = (
