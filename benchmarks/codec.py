@@ -92,7 +92,7 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
 
 def main(rows: int) -> None:
     codec = V1Codec()
-    print(f"{rows} references      encode   decode   file encode   file decode   bytes")
+    print(f"{rows} references      encode   decode   file encode   file decode       bytes")
     cases = {
         "native": native(rows),
         "virtual, 1000 files": virtual(rows, 1000),
@@ -105,7 +105,9 @@ def main(rows: int) -> None:
         decoding, _ = timed(lambda p=payload: manifests.decode(p, where="benchmark"))
         sealing, data = timed(lambda m=manifest: codec.encode_manifest(m, level=3))
         opening, _ = timed(lambda d=data: codec.decode_manifest(d, _MANIFEST, where="benchmark"))
-        print(f"{name:20}{encoding:9.3f}{decoding:9.3f}{sealing:14.3f}{opening:14.3f}{len(data):8}")
+        print(
+            f"{name:20}{encoding:9.3f}{decoding:9.3f}{sealing:14.3f}{opening:14.3f}{len(data):12}"
+        )
     log = TransactionLog(_SNAPSHOT, updated_chunks={_NODE: grid(rows)})
     encoding, payload = timed(lambda: bytes(logs.encode(log)))
     decoding, _ = timed(lambda: logs.decode(payload, where="benchmark"))
