@@ -58,7 +58,7 @@ def check_node_path(path: str) -> str:
         return path
     segments = path.split("/")
     problem = None
-    if segments[0] != "":
+    if segments[0] != "" or len(segments) == 1:
         problem = "it must start with `/`"
     elif any(not segment for segment in segments[1:]):
         problem = "it has an empty segment"

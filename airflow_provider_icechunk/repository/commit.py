@@ -157,12 +157,15 @@ class Flusher:
     ) -> dict[ManifestId, ManifestFile]:
         """Exactly the manifests that the nodes name, in the order of ids."""
         ids = {ref.id for node in nodes if node.array for ref in node.array.manifests}
-        return {
-            identity: files.get(identity) or self._look_up(identity) for identity in sorted(ids)
-        }
+        return {identity: self._described(identity, files) for identity in sorted(ids)}
 
-    def _look_up(self, identity: ManifestId) -> ManifestFile:
-        """Facts of a manifest that the base snapshot does not describe, as early writers did."""
+    def _described(
+        self, identity: ManifestId, files: Mapping[ManifestId, ManifestFile]
+    ) -> ManifestFile:
+        """Facts of a manifest; looked up where early writers did not note them."""
+        known = files.get(identity)
+        if known is not None and known.size_bytes:
+            return known
         key = self.assets.ledger.layout.manifest(identity)
         found = self.assets.storage.head(key)
         if found is None:

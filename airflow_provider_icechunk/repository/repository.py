@@ -37,7 +37,7 @@ from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger, Trust
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World, to_micros
-from airflow_provider_icechunk.storage.base import Storage, Version
+from airflow_provider_icechunk.storage.base import HasEndpoint, Storage, Version
 from airflow_provider_icechunk.virtual.credentials import AnyCredential
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
@@ -467,7 +467,10 @@ def build_engine(
         manifest_bytes=settings.num_chunk_refs * 80,
     )
     assets = Assets(storage, ledger, level=settings.compression_level, limits=limits)
-    virtual = VirtualReader.from_config(config, authorize, given=given)
+    endpoint = storage.endpoint_url if isinstance(storage, HasEndpoint) else None
+    virtual = VirtualReader.from_config(
+        config, authorize, given=given, trusted_endpoints=[endpoint] if endpoint else []
+    )
     return Engine(
         storage=storage,
         ledger=ledger,

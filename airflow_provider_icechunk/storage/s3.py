@@ -94,6 +94,11 @@ class S3Storage:
         """A URL-like name for messages."""
         return self._bucket.location
 
+    @property
+    def endpoint_url(self) -> str | None:
+        """The address, if it is not AWS's own."""
+        return self._settings.endpoint_url
+
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
         """The object or a range of it; `None` if there is no such object.
 

@@ -92,21 +92,13 @@ def tigris_storage(
     allow_http: bool = False,
     network_stream_timeout_seconds: int = 60,
     **credentials: Unpack[S3CredentialArguments],
-) -> Storage:
-    """A prefix of a bucket on Tigris."""
-    if use_weak_consistency:
-        raise UnsupportedError(
-            "use_weak_consistency is not supported: a reference read from a lagging region would "
-            "make commits conflict for no reason"
-        )
-    return s3_storage(
-        bucket=bucket,
-        prefix=prefix,
-        region=region or "auto",
-        endpoint_url=endpoint_url or "https://t3.storage.dev",
-        allow_http=allow_http,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        **credentials,
+) -> Never:
+    """Refused: Tigris answers from the nearest region unless asked in a way not spoken here."""
+    del prefix, region, endpoint_url, use_weak_consistency, allow_http
+    del network_stream_timeout_seconds, credentials
+    raise UnsupportedError(
+        f"Tigris (bucket {bucket!r}) is not supported: its reads may lag behind writes in other "
+        "regions, so that commits would conflict or read old references"
     )
 
 
