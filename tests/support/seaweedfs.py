@@ -70,9 +70,18 @@ def running(folder: Path) -> Iterator[SeaweedFS]:
         _wait(server, process, folder / "weed.log")
         yield server
     finally:
+        _stop(process)
+        log.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask first: a server that is killed leaves its sockets behind."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        log.close()
 
 
 def _command(folder: Path, ports: list[int]) -> list[str]:
