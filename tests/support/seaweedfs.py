@@ -72,16 +72,23 @@ def running(folder: Path) -> Iterator[SeaweedFS]:
     finally:
         _stop(process)
         log.close()
+        _remove_sockets(ports)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask first: a server that is killed leaves its sockets behind."""
     process.terminate()
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _remove_sockets(ports: list[int]) -> None:
+    """The server names its sockets by port and leaves them behind, however it is stopped."""
+    for port in ports:
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
 
 
 def _command(folder: Path, ports: list[int]) -> list[str]:
