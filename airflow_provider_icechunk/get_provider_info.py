@@ -1,4 +1,7 @@
-"""What Airflow is told about this provider, by entry point, while it configures itself."""
+"""What Airflow is told about this provider, by entry point, while it configures itself.
+
+The same as `provider.yaml` without the keys that only builds and documentation need.
+"""
 
 
 def get_provider_info() -> dict[str, object]:
@@ -9,5 +12,88 @@ def get_provider_info() -> dict[str, object]:
     return {
         "package-name": "airflow-provider-icechunk",
         "name": "Icechunk",
-        "description": "Transactional array pipelines over the Icechunk format.",
+        "description": "Transactional array pipelines on `Icechunk <https://icechunk.io/>`__.",
+        "integrations": [
+            {
+                "integration-name": "Icechunk",
+                "external-doc-url": "https://icechunk.io/",
+                "tags": ["software"],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": "Icechunk",
+                "python-modules": ["airflow_provider_icechunk.hooks.icechunk"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "Icechunk",
+                "python-modules": [
+                    "airflow_provider_icechunk.operators.repository",
+                    "airflow_provider_icechunk.operators.session",
+                    "airflow_provider_icechunk.operators.commit",
+                ],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "icechunk",
+                "hook-class-name": "airflow_provider_icechunk.hooks.icechunk.IcechunkHook",
+                "hook-name": "Icechunk",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema"],
+                    "relabeling": {
+                        "host": "Bucket or directory",
+                        "login": "Access key ID",
+                        "password": "Secret access key",
+                    },
+                    "placeholders": {
+                        "host": "my-bucket, or /data/repositories",
+                        "login": "empty to use the environment's credentials",
+                    },
+                },
+                "conn-fields": {
+                    "storage": {
+                        "label": "Storage",
+                        "description": "Where the repositories are.",
+                        "schema": {"type": "string", "enum": ["s3", "file"], "default": "s3"},
+                    },
+                    "prefix": {
+                        "label": "Prefix",
+                        "description": "Path below which repositories are found, and nowhere else.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "region": {"label": "Region", "schema": {"type": ["string", "null"]}},
+                    "endpoint_url": {
+                        "label": "Endpoint URL",
+                        "description": "Only for stores other than AWS.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "allow_http": {
+                        "label": "Allow plain HTTP",
+                        "schema": {"type": "boolean", "default": False},
+                    },
+                    "force_path_style": {
+                        "label": "Bucket in the path",
+                        "description": "Needed by most stores other than AWS.",
+                        "schema": {"type": "boolean", "default": False},
+                    },
+                    "session_token": {
+                        "label": "Session token",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "anonymous": {
+                        "label": "Anonymous",
+                        "description": "Do not sign requests.",
+                        "schema": {"type": "boolean", "default": False},
+                    },
+                    "aws_conn_id": {
+                        "label": "Amazon connection",
+                        "description": "Take the credentials from this connection instead.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                },
+            }
+        ],
     }

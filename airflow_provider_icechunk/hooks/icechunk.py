@@ -1,0 +1,155 @@
+"""From an Airflow connection to repositories; secrets come in here and go nowhere else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+from pydantic import SecretStr
+
+from airflow_provider_icechunk.exceptions import AccessDeniedError, IcechunkError, NotFoundError
+from airflow_provider_icechunk.hooks.connection import ROOT, IcechunkConnection, parse_connection
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import Repository, RepositoryConfig, Storage
+    from airflow_provider_icechunk.spark.specification import FilePlace, S3Place
+    from airflow_provider_icechunk.virtual.credentials import S3StaticCredentials
+
+_BORROWED_FOR = timedelta(minutes=15)
+
+
+class IcechunkHook(BaseHook):
+    """Open and create the repositories below the root of a connection.
+
+    :param icechunk_conn_id: the connection. Its host is the bucket or the directory.
+    """
+
+    conn_name_attr = "icechunk_conn_id"
+    default_conn_name = "icechunk_default"
+    conn_type = "icechunk"
+    hook_name = "Icechunk"
+
+    def __init__(self, icechunk_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.icechunk_conn_id = icechunk_conn_id
+
+    @cached_property
+    def settings(self) -> IcechunkConnection:
+        """What the connection says; its secrets are masked in logs from here on."""
+        settings = parse_connection(self.get_connection(self.icechunk_conn_id))
+        for secret in (settings.password, settings.session_token):
+            if secret is not None:
+                mask_secret(secret.get_secret_value())
+        return settings
+
+    def get_conn(self, repository: str = ROOT) -> Repository:
+        """The repository at a path below the root; the root itself by default."""
+        return self.open(repository)
+
+    def open(self, repository: str) -> Repository:
+        """Open an existing repository."""
+        from airflow_provider_icechunk.api import Repository
+
+        storage = self.storage(repository)
+        if not Repository.exists(storage):
+            raise NotFoundError(
+                f"there is no repository {repository!r} at {storage.location} (connection "
+                f"{self.icechunk_conn_id!r}): check the path, or create it with "
+                "IcechunkCreateRepositoryOperator"
+            )
+        return Repository.open(storage)
+
+    def create(
+        self,
+        repository: str,
+        *,
+        config: RepositoryConfig | None = None,
+        spec_version: int | str | None = None,
+    ) -> Repository:
+        """Create a repository; one that exists already is an `AlreadyExistsError`."""
+        from airflow_provider_icechunk.api import Repository
+
+        return Repository.create(self.storage(repository), config, spec_version=spec_version)
+
+    def exists(self, repository: str) -> bool:
+        """Whether there is a repository at a path."""
+        from airflow_provider_icechunk.api import Repository
+
+        return Repository.exists(self.storage(repository))
+
+    def storage(self, repository: str) -> Storage:
+        """The storage of a repository, with the credentials of the connection."""
+        from airflow_provider_icechunk.api import local_filesystem_storage, s3_storage
+
+        settings = self.settings
+        if settings.storage == "file":
+            return local_filesystem_storage(settings.folder(repository))
+        borrow = settings.aws_conn_id
+        return s3_storage(
+            bucket=settings.host,
+            prefix=settings.key_prefix(repository),
+            region=settings.region,
+            endpoint_url=settings.endpoint_url,
+            allow_http=settings.allow_http,
+            force_path_style=settings.force_path_style,
+            access_key_id=settings.login,
+            secret_access_key=_reveal(settings.password),
+            session_token=_reveal(settings.session_token),
+            anonymous=settings.anonymous or None,
+            get_credentials=partial(_amazon_credentials, borrow) if borrow else None,
+        )
+
+    def place(self, repository: str) -> FilePlace | S3Place:
+        """Where a repository is, without credentials, for processes that have their own."""
+        from airflow_provider_icechunk.spark.specification import FilePlace, S3Place
+
+        settings = self.settings
+        if settings.storage == "file":
+            return FilePlace(path=settings.folder(repository))
+        return S3Place(
+            bucket=settings.host,
+            prefix=settings.key_prefix(repository),
+            region=settings.region,
+            endpoint_url=settings.endpoint_url,
+            allow_http=settings.allow_http,
+            force_path_style=settings.force_path_style,
+            anonymous=settings.anonymous,
+        )
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the root can be listed, and what is there. Reads only."""
+        try:
+            storage = self.storage(ROOT)
+            names = storage.list_folders("")
+            is_repository = self.exists(ROOT)
+        except IcechunkError as error:
+            return False, str(error)
+        if is_repository:
+            return True, f"{storage.location} is a repository"
+        if not names:
+            return True, f"{storage.location} can be reached and is empty"
+        return True, f"{storage.location} can be reached and holds {len(names)} folders"
+
+
+def _reveal(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _amazon_credentials(aws_conn_id: str) -> S3StaticCredentials:
+    """The current keys of an Amazon connection, to be asked for again after a while."""
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
+
+    from airflow_provider_icechunk.virtual.credentials import S3StaticCredentials
+
+    keys = AwsGenericHook(aws_conn_id=aws_conn_id).get_credentials()
+    if not keys.access_key or not keys.secret_key:
+        raise AccessDeniedError(f"the Amazon connection {aws_conn_id!r} gives no credentials")
+    for secret in (keys.secret_key, keys.token):
+        if secret:
+            mask_secret(secret)
+    return S3StaticCredentials(
+        keys.access_key, keys.secret_key, keys.token, datetime.now(UTC) + _BORROWED_FOR
+    )

@@ -1,0 +1,113 @@
+"""One transaction that spans several tasks: open a session, hand it out, commit what came back.
+
+Every result is a small JSON object that fits into XCom and holds no secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow_provider_icechunk.exceptions import Kind, SessionError
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import ConflictSolver, Repository, SnapshotInfo, WorkUnit
+    from airflow_provider_icechunk.spark.specification import SessionDescription
+
+
+class Committed(TypedDict):
+    """What a commit made."""
+
+    snapshot_id: str
+    parent_id: str | None
+    branch: str
+    chunks: int
+
+
+def open_session(
+    hook: IcechunkHook,
+    repository: str,
+    *,
+    branch: str,
+    job: str,
+    arrays: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Open a session on a branch, apply declared arrays to it, and describe it for other tasks.
+
+    The arrays are stored but belong to no branch until the session is committed.
+    """
+    from airflow_provider_icechunk.repository.jobs import JobFolder
+    from airflow_provider_icechunk.spark.specification import SessionDescription
+    from airflow_provider_icechunk.zarr_store.declared import apply_arrays, parse_arrays
+
+    declared = parse_arrays(arrays)
+    opened = hook.open(repository)
+    session = opened.writable_session(branch)
+    apply_arrays(session.store, declared)
+    work = session.work_unit(job)
+    return SessionDescription(
+        repository=repository,
+        conn_id=hook.icechunk_conn_id,
+        place=hook.place(repository),
+        work_unit=work.to_json(),
+        fragments=JobFolder(opened.storage, job).prefix,
+    ).model_dump()
+
+
+def commit_session(
+    description: SessionDescription,
+    *,
+    message: str,
+    metadata: Mapping[str, Any],
+    token: str,
+    solver: ConflictSolver | None,
+    writers: Sequence[str] | None = None,
+) -> Committed:
+    """Merge what the writers left and commit it once, however often this is called.
+
+    A snapshot with the same token that was committed since the session was opened is the answer.
+    """
+    from airflow_provider_icechunk.api import WorkUnit
+    from airflow_provider_icechunk.repository.jobs import JobFolder
+
+    repository = IcechunkHook(description.conn_id).open(description.repository)
+    work = WorkUnit.from_json(description.work_unit)
+    earlier = _find(repository, work, token)
+    if earlier is not None:
+        return _committed(earlier, work.branch, chunks=_changed_chunks(repository, earlier))
+    session = repository.resume(work)
+    folder = JobFolder(repository.storage, work.job)
+    chunks = session.merge_fragments(folder.fragments(writers))
+    if not session.has_uncommitted_changes:
+        raise SessionError(
+            "there is nothing to commit: the session changed nothing and no writer left a fragment "
+            f"in {repository.storage.location}/{folder.prefix}",
+            kind=Kind.NO_CHANGES,
+        )
+    identity = session.commit(message, metadata=metadata, rebase_with=solver, token=token)
+    return _committed(repository.lookup_snapshot(identity), work.branch, chunks=chunks)
+
+
+def _find(repository: Repository, work: WorkUnit, token: str) -> SnapshotInfo | None:
+    """The commit with a token between the base of a session and the head of its branch."""
+    from airflow_provider_icechunk.format.ids import encode_base32
+    from airflow_provider_icechunk.repository.session import TOKEN_KEY
+
+    base = encode_base32(work.base)
+    for info in repository.ancestry(branch=work.branch):
+        if info.id == base:
+            return None
+        if info.metadata.get(TOKEN_KEY) == token:
+            return info
+    return None
+
+
+def _changed_chunks(repository: Repository, info: SnapshotInfo) -> int:
+    assert info.parent_id is not None
+    diff = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
+    return sum(len(rows) for rows in diff.chunk_columns.values())
+
+
+def _committed(info: SnapshotInfo, branch: str, *, chunks: int) -> Committed:
+    return Committed(snapshot_id=info.id, parent_id=info.parent_id, branch=branch, chunks=chunks)

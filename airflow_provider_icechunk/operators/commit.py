@@ -1,0 +1,98 @@
+"""Commit what the writers of a session left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_icechunk.api import ConflictSolver
+
+OnChunkConflict = Literal["fail", "ours", "theirs"]
+"""Whose chunk stays when another commit wrote the same one: nobody's, ours or theirs."""
+
+
+class IcechunkCommitOperator(BaseOperator):
+    """Merge the fragments of a session and commit them once, however often the task is retried.
+
+    Returns `snapshot_id`, `parent_id`, `branch` and `chunks`.
+
+    :param session: what IcechunkOpenSessionOperator returned. (templated)
+    :param message: commit message. (templated)
+    :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
+    :param rebase: whether to move over commits that others made meanwhile.
+    :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
+    :param fragments: writers whose fragments must be there and are merged, and no others; by
+        default all that left one. (templated)
+    """
+
+    template_fields = ("session", "message", "metadata", "fragments")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"session": "json", "metadata": "json"}
+    ui_color = "#b8dff0"
+
+    def __init__(
+        self,
+        *,
+        session: Mapping[str, Any] | str,
+        message: str,
+        metadata: Mapping[str, Any] | None = None,
+        rebase: bool = True,
+        on_chunk_conflict: OnChunkConflict = "fail",
+        fragments: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+        self.message = message
+        self.metadata = metadata
+        self.rebase = rebase
+        self.on_chunk_conflict = on_chunk_conflict
+        self.fragments = fragments
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Commit, or find the commit that an earlier attempt made."""
+        from airflow_provider_icechunk.hooks.transactions import commit_session
+        from airflow_provider_icechunk.spark.specification import parse_session
+
+        session = self.session if isinstance(self.session, str) else dict(self.session)
+        committed = commit_session(
+            parse_session(session),
+            message=self.message,
+            metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
+            token=task_identity(context),
+            solver=_solver(self.on_chunk_conflict) if self.rebase else None,
+            writers=self.fragments,
+        )
+        self.log.info(
+            "Committed %s to %s: %d chunks",
+            committed["snapshot_id"],
+            committed["branch"],
+            committed["chunks"],
+        )
+        return dict(committed)
+
+
+def _solver(on_chunk_conflict: str) -> ConflictSolver:
+    from airflow_provider_icechunk.api import (
+        BasicConflictSolver,
+        ConflictDetector,
+        VersionSelection,
+    )
+
+    match on_chunk_conflict:
+        case "fail":
+            return ConflictDetector()
+        case "ours":
+            return BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
+        case "theirs":
+            return BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
+    raise InvalidInputError(
+        f"on_chunk_conflict is 'fail', 'ours' or 'theirs', not {on_chunk_conflict!r}"
+    )

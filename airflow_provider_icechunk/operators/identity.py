@@ -1,0 +1,28 @@
+"""Which task instance this is, in names that stay the same over its retries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def task_identity(context: Context) -> str:
+    """Dag, run, task and map index: the same for every attempt of a task instance."""
+    ti = context["ti"]
+    index = -1 if ti.map_index is None else ti.map_index
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
+
+
+def task_metadata(context: Context) -> dict[str, str | int]:
+    """Who commits, for the metadata of a snapshot."""
+    ti = context["ti"]
+    index = -1 if ti.map_index is None else ti.map_index
+    return {
+        "dag_id": ti.dag_id,
+        "run_id": ti.run_id,
+        "task_id": ti.task_id,
+        "map_index": index,
+        "try_number": ti.try_number,
+    }

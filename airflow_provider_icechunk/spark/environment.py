@@ -1,0 +1,58 @@
+"""The traps between a Python driver and its Spark, sprung early and with a clear word."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.exceptions import UnsupportedError
+from airflow_provider_icechunk.spark.shipping import zipped_package
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends; does nothing but on Linux.
+
+    Airflow kills a job by killing `spark-submit`. The Python driver would live on and keep writing.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def start(name: str) -> SparkSession:
+    """A session on the master that `spark-submit` chose, or on this machine without one."""
+    SparkContext._ensure_initialized()
+    master = SparkConf().get("spark.master", "local[*]") or "local[*]"
+    local = master.startswith("local")
+    if local:
+        # Spark would take whatever `python3` is first on PATH.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .appName(name)
+        .config("spark.speculation", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("WARN")
+    check_versions(pyspark.__version__, spark.version)
+    if not local:
+        spark.sparkContext.addPyFile(str(zipped_package()))
+    return spark
+
+
+def check_versions(python_side: str, spark_side: str) -> None:
+    """Refuse a PySpark of another release than its Spark: every Python function would fail."""
+    if python_side != spark_side:
+        raise UnsupportedError(
+            f"PySpark is {python_side} but Spark is {spark_side}. The packages `pyspark` and "
+            "`pyspark-client` unpack into the same folder: install both in the version of the "
+            "cluster"
+        )

@@ -1,0 +1,65 @@
+"""Fields that can be computed cell by cell, chosen by name from a closed table.
+
+Each is a function of the position alone, so that any split of the work gives the same array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.plan import Region
+
+Values = NDArray[np.generic]
+Generator = Callable[[Region, Sequence[int]], Values]
+"""From a region and the shape of the whole array to the values in the region."""
+
+
+def generate(name: str, region: Region, shape: Sequence[int]) -> Values:
+    """The values of a field in a region; refuses names that are not in the table."""
+    generator = GENERATORS.get(name)
+    if generator is None:
+        raise InvalidInputError(
+            f"there is no generator {name!r}; there are: {', '.join(sorted(GENERATORS))}"
+        )
+    return generator(region, shape)
+
+
+def index(region: Region, shape: Sequence[int]) -> Values:
+    """The row-major number of each cell: no two cells are equal, so a misplaced chunk shows."""
+    total = np.zeros((1,) * len(shape), dtype=np.int64)
+    for axis, positions in enumerate(_positions(region)):
+        total = total * shape[axis] + positions
+    return np.broadcast_to(total, _extent(region)).copy()
+
+
+def temperature(region: Region, shape: Sequence[int]) -> Values:
+    """Air temperature in kelvin on a globe: (time, latitude, longitude), a year of daily steps.
+
+    Warm at the equator, seasons that are opposite in the hemispheres, and a wave along a parallel.
+    """
+    if len(shape) != 3:
+        raise InvalidInputError(
+            f"the generator 'temperature' needs (time, latitude, longitude), not {len(shape)} "
+            "dimensions"
+        )
+    time, row, column = _positions(region)
+    latitude = np.pi * ((row + 0.5) / shape[1] - 0.5)
+    season = np.cos(2 * np.pi * (time - 196) / 365.25)
+    wave = np.sin(2 * np.pi * (3 * column / shape[2] - time / 12))
+    values = 246 + 54 * np.cos(latitude) ** 2 + 18 * season * np.sin(latitude)
+    return np.broadcast_to(values + 3 * wave * np.cos(latitude), _extent(region)).astype(np.float32)
+
+
+GENERATORS: Mapping[str, Generator] = {"index": index, "temperature": temperature}
+
+
+def _positions(region: Region) -> tuple[NDArray[np.int64], ...]:
+    return np.ix_(*(np.arange(start, stop, dtype=np.int64) for start, stop in region))
+
+
+def _extent(region: Region) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in region)

@@ -1,0 +1,129 @@
+"""What a Spark job is told: which session, where its repository is, what to write. No secrets.
+
+Everything arrives as JSON and is closed: an unknown key is refused, and nothing names code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.storage.base import Storage
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FilePlace(_Closed):
+    """A folder that the driver and every executor reach under the same path."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(pattern="^/")
+
+    def storage(self) -> Storage:
+        """The storage at this place."""
+        from airflow_provider_icechunk.storage.locate import locate
+
+        return locate(self.path)
+
+
+class S3Place(_Closed):
+    """A prefix of a bucket; whoever connects uses the credentials of its own environment."""
+
+    kind: Literal["s3"] = "s3"
+    bucket: str
+    prefix: str = ""
+    region: str | None = None
+    endpoint_url: str | None = None
+    allow_http: bool = False
+    force_path_style: bool = False
+    anonymous: bool = False
+
+    def storage(self) -> Storage:
+        """The storage at this place."""
+        from airflow_provider_icechunk.storage.locate import locate
+
+        return locate(
+            f"s3://{self.bucket}/{self.prefix}",
+            region=self.region,
+            endpoint_url=self.endpoint_url,
+            allow_http=self.allow_http,
+            force_path_style=self.force_path_style,
+            anonymous=self.anonymous,
+        )
+
+
+Place = Annotated[FilePlace | S3Place, Field(discriminator="kind")]
+"""Where a repository is, without credentials."""
+
+
+class SessionDescription(_Closed):
+    """An open session as it travels between tasks."""
+
+    repository: str
+    """Path of the repository below the root of its connection."""
+    conn_id: str
+    place: Place
+    work_unit: dict[str, str | int]
+    fragments: str
+    """Prefix of the keys under which writers leave their fragments."""
+
+
+class ArrayWrite(_Closed):
+    """One array to fill, by one of the built-in generators."""
+
+    array: str
+    generator: str
+
+
+class JobSpecification(_Closed):
+    """A whole job."""
+
+    session: SessionDescription
+    writes: tuple[ArrayWrite, ...] = Field(min_length=1)
+    tasks: int | None = Field(default=None, ge=1, le=100_000)
+    """Tasks for each array; by default two for each core that Spark has."""
+
+    @property
+    def writer(self) -> str:
+        """A name for what this job writes: the same again on a retry, another for another job."""
+        writes = sorted(write.model_dump_json() for write in self.writes)
+        return f"spark-{hashlib.sha256(json.dumps(writes).encode()).hexdigest()[:16]}"
+
+
+def parse_session(value: dict[str, Any] | str) -> SessionDescription:
+    """The session in a dictionary or JSON text; says what is wrong with anything else."""
+    try:
+        if isinstance(value, str):
+            return SessionDescription.model_validate_json(value)
+        return SessionDescription.model_validate(value)
+    except ValidationError as error:
+        raise InvalidInputError(
+            f"this is not what IcechunkOpenSessionOperator returned: {describe(error)}"
+        ) from None
+
+
+def parse_job(argument: str) -> JobSpecification:
+    """The job in JSON text, or in the file that `@path` names."""
+    text = Path(argument[1:]).read_text() if argument.startswith("@") else argument
+    try:
+        return JobSpecification.model_validate_json(text)
+    except ValidationError as error:
+        raise InvalidInputError(f"the job specification is wrong: {describe(error)}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The problems by place and reason, without the values, which may be secrets."""
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}"
+        for problem in problems[:10]
+    )
