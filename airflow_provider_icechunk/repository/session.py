@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import (
     ConflictError,
     FragmentError,
     Kind,
+    OutcomeUnknownError,
     RebaseFailedError,
     SessionError,
 )
@@ -45,7 +46,8 @@ from airflow_provider_icechunk.repository.history import (
     commits_between,
     required_log,
 )
-from airflow_provider_icechunk.repository.ledgers.base import Moved
+from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
+from airflow_provider_icechunk.repository.merging import Handed, merge_changes
 from airflow_provider_icechunk.repository.patience import Patience
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
@@ -85,6 +87,7 @@ class Session:
         self._default_metadata = dict(metadata or {})
         self._flusher = self._new_flusher()
         self._work: WorkUnit | None = None
+        self._handed: dict[SnapshotId, Handed] = {}
 
     @property
     def read_only(self) -> bool:
@@ -229,11 +232,10 @@ class Session:
             snapshot = self._flusher.flush(
                 base, self.tree.changes, message=message, metadata=metadata
             )
-            match ledger.commit(self._branch, base.id, snapshot):
-                case Moved():
-                    return snapshot
-                case behind:
-                    actual = behind.actual
+            outcome = self._move_branch(base.id, snapshot)
+            if isinstance(outcome, Moved):
+                return snapshot
+            actual = outcome.actual
             if token is not None and actual is not None:
                 earlier = self._find_token(actual, token)
                 if earlier:
@@ -241,6 +243,27 @@ class Session:
             if solver is None or actual is None or not patience.another():
                 raise self._lost_race(base.id, actual, patience.tries)
             self.rebase(solver)
+
+    def _move_branch(self, base: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
+        """Move the branch; a write of unknown outcome is settled by the history, if it can be.
+
+        If the branch contains the snapshot, the write landed. If it stands somewhere else, it can
+        not have: only one child of `base` ever becomes the head. If it still is at `base`, the
+        write may be under way, and nobody can know.
+        """
+        assert self._branch is not None
+        ledger = self._engine.ledger
+        try:
+            return ledger.commit(self._branch, base, snapshot)
+        except OutcomeUnknownError:
+            head = ledger.branch(self._branch)
+            if head == base:
+                raise
+            path = None if head is None else commits_between(self._engine.assets, base, head)
+            if path is None:
+                raise
+            landed = any(commit.id == snapshot.id for commit in path)
+            return Moved() if landed else Behind(head)
 
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch names; the session is read-only then."""
@@ -264,7 +287,8 @@ class Session:
         """What workers need to write chunks for this session. JSON-able, without credentials."""
         with self.tree.lock:
             self.tree.check_writable()
-            return self._hand_out(job)
+            self._work = self._hand_out(job)
+            return self._work
 
     def merge_fragments(
         self, fragments: Sequence[Fragment], *, on_overlap: OnOverlap = "error"
@@ -287,19 +311,37 @@ class Session:
                 self.tree.put_references(nodes[node_id].path, refs)
             return sum(len(refs) for refs in merged.values())
 
+    def merge_changes(self, staged: SnapshotId, theirs: ChangeSet) -> None:
+        """Take over what a fork on the snapshot `staged` changed; all of it or nothing."""
+        with self.tree.lock:
+            self.tree.check_writable()
+            handed = self._handed.get(staged)
+            if handed is None:
+                raise FragmentError("only forks of this session can be merged into it")
+            self.tree.changes = merge_changes(
+                self.tree.changes, theirs, base=self.tree.base, handed=handed
+            )
+
     def _hand_out(self, job: str) -> WorkUnit:
-        staged = self.stage()
+        handed = self._stage_anew()
         assert self._branch is not None
-        work = WorkUnit(
+        return WorkUnit(
             repository=self.location,
             generation=self._engine.generation.value,
             branch=self._branch,
             base=self.tree.base.id,
-            staged=staged.id,
+            staged=handed.staged.id,
             job=job,
         )
-        self._work = work
-        return work
+
+    def _stage_anew(self) -> Handed:
+        """The tree as it is now, staged; what was staged last serves if nothing changed since."""
+        for handed in reversed(self._handed.values()):
+            if handed.changes.is_same_as(self.tree.changes):
+                return handed
+        handed = Handed(self.stage(), self.tree.changes.copy())
+        self._handed[handed.staged.id] = handed
+        return handed
 
     def _handed_out(self) -> tuple[WorkUnit, Snapshot]:
         if self._work is None:
@@ -318,6 +360,7 @@ class Session:
                 changes = changes_of_staged(base, staged, log, view.references)
             self.tree.base, self.tree.changes = base, changes
             self._work = work
+            self._handed[staged.id] = Handed(staged, changes.copy())
 
     def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
         self.tree.writer.flush()

@@ -15,6 +15,7 @@ from airflow_provider_icechunk.format.references import (
     LastModified,
     RefKind,
 )
+from airflow_provider_icechunk.format.wire.heap import span_keys
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 _MAX_U32 = (1 << 32) - 1
@@ -54,10 +55,8 @@ def columns(
     offset, length = _counts(offsets, rows, "offsets"), _counts(lengths, rows, "lengths")
     if len(locations) != rows:
         raise InvalidInputError(f"{len(locations)} locations for {rows} chunks")
-    numbers: dict[str, int] = {}
-    which = np.fromiter(
-        (numbers.setdefault(location, len(numbers)) for location in locations), np.int64, rows
-    )
+    numbers = {location: number for number, location in enumerate(dict.fromkeys(locations))}
+    which = np.fromiter(map(numbers.__getitem__, locations), np.int64, rows)
     texts = [location.encode() for location in numbers]
     stops = np.cumsum([len(text) for text in texts], dtype=np.uint64)
     spans = np.stack([np.concatenate([[np.uint64(0)], stops[:-1]]), stops], axis=1).astype(
@@ -93,12 +92,16 @@ def columns(
 
 def covered(refs: ChunkRefs, reader: VirtualReader) -> NDArray[np.bool_]:
     """Which references lie where a declared container covers them; asked once per location."""
-    spans, inverse = np.unique(refs.span, axis=0, return_inverse=True)
+    keys = span_keys(refs.span)
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    distinct, first, inverse = np.unique(keys[starts], return_index=True, return_inverse=True)
     view = memoryview(refs.heap)
-    allowed = np.array(
-        [reader.is_declared(str(view[int(a) : int(b)], "utf-8")) for a, b in spans], np.bool_
-    )
-    return np.asarray(allowed[inverse.reshape(-1)])
+    allowed = np.zeros(len(distinct), np.bool_)
+    for number, row in enumerate(starts[first]):
+        start, stop = refs.span[row].tolist()
+        allowed[number] = reader.is_declared(str(view[start:stop], "utf-8"))
+    runs = np.diff(np.append(starts, len(keys)))
+    return np.repeat(allowed[inverse], runs)
 
 
 def _counts(values: ArrayLike, rows: int, what: str) -> NDArray[np.uint64]:
