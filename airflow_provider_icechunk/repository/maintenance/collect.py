@@ -1,0 +1,207 @@
+"""Delete what nothing reachable names, once it is old enough.
+
+The order of looking protects writers: objects are listed first and references read afterwards, so
+what is committed meanwhile is either not in the listing or found to be in use. Only the store's
+clock decides about age. References are read again before every layer; what they reach by then is
+taken out of the plan. Snapshots are deleted with their bytes still at hand: if a reference to one
+of them appears at that very moment, it is put back before anything below it is touched.
+
+What remains is age: the chunks of a running session, or of a snapshot that was flushed but never
+named, are protected only by being younger than the limit. Choose a limit older than the longest
+session. And these generations have one gap left: a process that looked at a snapshot before it was
+deleted and creates a reference to it after the collector looked for the last time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, StorageError
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.maintenance.collect_plan import (
+    OBJECTS,
+    CollectionPlan,
+    GCSummary,
+    Layer,
+    as_if_done,
+    cutoff,
+    parts,
+    prefix_of,
+)
+from airflow_provider_icechunk.repository.maintenance.idsets import contains, whole
+from airflow_provider_icechunk.repository.maintenance.listing import (
+    JOBS,
+    JobFiles,
+    Listing,
+    abandoned_jobs,
+    list_objects,
+)
+from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits, Reachable
+from airflow_provider_icechunk.repository.maintenance.walk import Roots, read_roots
+from airflow_provider_icechunk.storage.base import Deleted, Put
+from airflow_provider_icechunk.storage.pool import run_all
+
+_KEYS_AT_ONCE = 1000
+_BATCHES_AT_ONCE = 4
+_SPARE_BYTES = 64 << 20
+_TRIES = 20
+
+
+class Collection:
+    """One run of the collector: make the plan, look at it, carry it out or do not."""
+
+    def __init__(self, engine: Engine, limits: MemoryLimits | None = None) -> None:
+        check_generation(engine.ledger, "garbage collection")
+        self._engine = engine
+        self._live = Reachable(Loader(engine.storage, engine.ledger), limits)
+        self._roots: Roots | None = None
+
+    def make_plan(
+        self, older_than: datetime, *, minimum_age: timedelta | None = None
+    ) -> CollectionPlan:
+        """List, then find out what is in use. Deletes nothing.
+
+        Raises `MaintenanceError` if any reachable metadata cannot be read.
+        """
+        before = cutoff(older_than, minimum_age, self._engine.storage.now())
+        storage, layout = self._engine.storage, self._engine.ledger.layout
+        listed = {
+            layer: list_objects(storage, prefix_of(layer, layout), before=before)
+            for layer in OBJECTS
+        }
+        jobs = abandoned_jobs(storage.scan(JOBS), before)
+        self._refresh()
+        return CollectionPlan(before, listed, jobs).without(self._live)
+
+    def carry_out(self, plan: CollectionPlan) -> GCSummary:
+        """Delete as planned, layer by layer, less what is in use by now.
+
+        Stops after the layer in which a delete failed; the summary says which keys and why.
+        """
+        summary = GCSummary(plan=plan)
+        for layer in Layer:
+            if not len(plan.layer(layer)):
+                continue
+            if self._refresh():
+                plan = plan.without(self._live)
+            if layer is Layer.SNAPSHOTS:
+                summary = self._delete_snapshots(plan.objects[layer], summary)
+            else:
+                summary = self._delete_layer(plan.layer(layer), layer, summary)
+            if summary.stopped_at is not None:
+                break
+        return summary
+
+    def _refresh(self, spare: Mapping[SnapshotId, bytes] | None = None) -> bool:
+        """Take in where references are now; whether they had moved.
+
+        Returns only after two looks that agree: while a branch is created and another one deleted,
+        a single look could miss both.
+        """
+        moved = False
+        if self._roots is None:
+            stored = list_objects(self._engine.storage, self._engine.ledger.layout.snapshots)
+            self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
+        for _ in range(_TRIES):
+            roots = read_roots(self._engine.ledger)
+            if roots == self._roots:
+                return moved
+            self._live.extend(roots.tips(), spare)
+            self._roots = roots
+            moved = True
+        raise MaintenanceError(
+            f"the references of {self._engine.storage.location} moved {_TRIES} times in a row "
+            "while it was being collected; nothing more is deleted. Try again when it is quieter",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
+
+    def _delete_snapshots(self, doomed: Listing, summary: GCSummary) -> GCSummary:
+        """Newest first, so that what is put back finds its ancestors still there."""
+        for part in parts(doomed.newest_first(), most=_KEYS_AT_ONCE, most_bytes=_SPARE_BYTES):
+            unnamed = ~contains(self._live.snapshots(), part.ids)
+            outcome = self._delete_recoverably(part.take(unnamed))
+            summary = _counted(summary, Layer.SNAPSHOTS, outcome)
+            if summary.stopped_at is not None:
+                break
+        return summary
+
+    def _delete_recoverably(self, part: Listing) -> _Outcome:
+        """Delete snapshots and look once more; one that got a name meanwhile is put back."""
+        keys = part.keys()
+        found = self._engine.storage.get_many([(key, None) for key in keys])
+        spare = {
+            SnapshotId(identity): fetched.data
+            for identity, fetched in zip(whole(part.ids), found, strict=True)
+            if fetched is not None
+        }
+        outcome = self._delete(part)
+        try:
+            self._refresh(spare)
+        except BaseException:
+            self._put_back(spare)
+            raise
+        named = contains(self._live.snapshots(), part.ids)
+        back = [SnapshotId(identity) for identity in whole(part.ids[named])]
+        self._put_back({identity: spare[identity] for identity in back if identity in spare})
+        for identity in spare:
+            self._engine.assets.forget_snapshot(identity)
+        kept = {self._engine.ledger.layout.snapshot(identity) for identity in back}
+        return replace(outcome, sizes={k: v for k, v in outcome.sizes.items() if k not in kept})
+
+    def _put_back(self, files: Mapping[SnapshotId, bytes]) -> None:
+        if files:
+            storage, layout = self._engine.storage, self._engine.ledger.layout
+            storage.put_many([Put(layout.snapshot(one), data) for one, data in files.items()])
+            storage.settle()
+
+    def _delete_layer(
+        self, doomed: Listing | JobFiles, layer: Layer, summary: GCSummary
+    ) -> GCSummary:
+        todo: list[Listing | JobFiles] = list(parts(doomed, most=_KEYS_AT_ONCE))
+        for outcome in run_all(self._delete, todo, at_once=_BATCHES_AT_ONCE):
+            summary = _counted(summary, layer, outcome)
+        return summary
+
+    def _delete(self, part: Listing | JobFiles) -> _Outcome:
+        """One call; if it fails as a whole, it has deleted nothing that could be confirmed."""
+        keys = part.keys()
+        try:
+            deleted = self._engine.storage.delete(keys) if keys else Deleted()
+        except StorageError as error:
+            deleted = Deleted(failed=dict.fromkeys(keys, error.message))
+        sizes = dict(zip(keys, part.sizes.tolist(), strict=True))
+        return _Outcome({key: sizes[key] for key in deleted.keys}, deleted.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What one call deleted."""
+
+    sizes: Mapping[str, int]
+    """Of the keys that are gone."""
+    failed: Mapping[str, str]
+
+
+def collect(
+    engine: Engine,
+    older_than: datetime,
+    *,
+    minimum_age: timedelta | None = None,
+    dry_run: bool = False,
+    limits: MemoryLimits | None = None,
+) -> GCSummary:
+    """Plan and, unless it is a dry run, carry out."""
+    collection = Collection(engine, limits)
+    plan = collection.make_plan(older_than, minimum_age=minimum_age)
+    return as_if_done(plan) if dry_run else collection.carry_out(plan)
+
+
+def _counted(summary: GCSummary, layer: Layer, outcome: _Outcome) -> GCSummary:
+    summary = summary.deleted(layer, len(outcome.sizes), sum(outcome.sizes.values()))
+    if not outcome.failed:
+        return summary
+    return replace(summary, failed={**summary.failed, **outcome.failed}, stopped_at=layer)

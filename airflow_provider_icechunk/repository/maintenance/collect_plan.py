@@ -1,0 +1,216 @@
+"""What a collection would delete, and what it did delete. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.format.generations.base import Layout
+from airflow_provider_icechunk.repository.maintenance.idsets import Ids, contains
+from airflow_provider_icechunk.repository.maintenance.listing import JobFiles, Listing
+from airflow_provider_icechunk.repository.maintenance.reachable import Reachable
+from airflow_provider_icechunk.repository.world import to_micros
+
+
+class Layer(StrEnum):
+    """Kinds of objects, in the order in which they are deleted.
+
+    What refers goes before what is referred to, so that a process that dies in between leaves
+    objects that nothing names, never names of objects that are not there.
+    """
+
+    SNAPSHOTS = "snapshots"
+    TRANSACTIONS = "transactions"
+    MANIFESTS = "manifests"
+    CHUNKS = "chunks"
+    JOBS = "jobs"
+    """Files of workers in folders that no job has touched for long."""
+
+
+AnyDeletable = TypeVar("AnyDeletable", bound="Deletable")
+
+OBJECTS = (Layer.SNAPSHOTS, Layer.TRANSACTIONS, Layer.MANIFESTS, Layer.CHUNKS)
+
+
+def prefix_of(layer: Layer, layout: Layout) -> str:
+    """The folder in which the objects of a layer are."""
+    match layer:
+        case Layer.SNAPSHOTS:
+            return layout.snapshots
+        case Layer.TRANSACTIONS:
+            return layout.transactions
+        case Layer.MANIFESTS:
+            return layout.manifests
+        case _:
+            return layout.chunks
+
+
+def cutoff(older_than: datetime, minimum_age: timedelta | None, store_now: datetime) -> int:
+    """The store time, in microseconds, before which an unnamed object goes. Pure.
+
+    With `minimum_age` it is never nearer to the store's present than that, whatever the caller's
+    own clock says.
+    """
+    limit = to_micros(older_than)
+    if minimum_age is None:
+        return limit
+    return min(limit, to_micros(store_now - minimum_age))
+
+
+class Deletable(Protocol):
+    """Objects that can be deleted part by part."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Of each object."""
+        ...
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all objects."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, stop: int) -> Self:
+        """Objects `start` up to `stop`."""
+        ...
+
+    def keys(self) -> list[str]:
+        """Where they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectionPlan:
+    """Objects that are old enough and that nothing names, by layer."""
+
+    before: int
+    """Store time in microseconds since 1970; only objects written before it are in the plan."""
+    objects: Mapping[Layer, Listing]
+    jobs: JobFiles
+
+    def __len__(self) -> int:
+        return sum(len(self.layer(layer)) for layer in Layer)
+
+    @property
+    def total_bytes(self) -> int:
+        """How much storage it would free."""
+        return sum(self.layer(layer).total_bytes for layer in Layer)
+
+    def layer(self, layer: Layer) -> Listing | JobFiles:
+        """What goes of one layer."""
+        return self.jobs if layer is Layer.JOBS else self.objects[layer]
+
+    def without(self, live: Reachable) -> CollectionPlan:
+        """The plan less what has become reachable."""
+        kept = live_ids(live)
+        return replace(
+            self,
+            objects={
+                layer: listing.take(~contains(kept[layer], listing.ids))
+                for layer, listing in self.objects.items()
+            },
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Counts and bytes in JSON values."""
+        layers = {layer.value: self.layer(layer) for layer in Layer}
+        return {
+            name: {"count": len(objects), "bytes": objects.total_bytes}
+            for name, objects in layers.items()
+        }
+
+
+def live_ids(live: Reachable) -> dict[Layer, Ids]:
+    """What each layer must keep. A log lives as long as its snapshot."""
+    snapshots = live.snapshots()
+    return {
+        Layer.SNAPSHOTS: snapshots,
+        Layer.TRANSACTIONS: snapshots,
+        Layer.MANIFESTS: live.manifests(),
+        Layer.CHUNKS: live.chunks(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class GCSummary:
+    """What a collection deleted, or in a dry run would delete. Only confirmed deletes count."""
+
+    bytes_deleted: int = 0
+    chunks_deleted: int = 0
+    manifests_deleted: int = 0
+    snapshots_deleted: int = 0
+    attributes_deleted: int = 0
+    """Always 0: generations with attribute files are not collected."""
+    transaction_logs_deleted: int = 0
+    job_files_deleted: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Keys that could not be deleted, and why."""
+    stopped_at: Layer | None = None
+    """The layer in which deletes failed; later ones were not begun."""
+    dry_run: bool = False
+    plan: CollectionPlan | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything planned was deleted."""
+        return self.stopped_at is None
+
+    def deleted(self, layer: Layer, count: int, size: int) -> GCSummary:
+        """The summary after `count` more objects of a layer were deleted."""
+        name = _FIELDS[layer]
+        return replace(
+            self,
+            bytes_deleted=self.bytes_deleted + size,
+            **{name: getattr(self, name) + count},
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The summary in JSON values."""
+        return {
+            "bytes_deleted": self.bytes_deleted,
+            **{name: getattr(self, name) for name in _FIELDS.values()},
+            "failed": dict(self.failed),
+            "stopped_at": None if self.stopped_at is None else self.stopped_at.value,
+            "dry_run": self.dry_run,
+        }
+
+
+_FIELDS = {
+    Layer.SNAPSHOTS: "snapshots_deleted",
+    Layer.TRANSACTIONS: "transaction_logs_deleted",
+    Layer.MANIFESTS: "manifests_deleted",
+    Layer.CHUNKS: "chunks_deleted",
+    Layer.JOBS: "job_files_deleted",
+}
+
+
+def as_if_done(plan: CollectionPlan) -> GCSummary:
+    """What carrying out the plan would report if nothing failed."""
+    summary = GCSummary(dry_run=True, plan=plan)
+    for layer in Layer:
+        objects = plan.layer(layer)
+        summary = summary.deleted(layer, len(objects), objects.total_bytes)
+    return summary
+
+
+def parts(
+    objects: AnyDeletable, *, most: int, most_bytes: int | None = None
+) -> Iterator[AnyDeletable]:
+    """Groups of at most `most` objects and, unless a single one is larger, `most_bytes`. Pure."""
+    start, total = 0, 0
+    for place, size in enumerate(objects.sizes.tolist()):
+        heavy = most_bytes is not None and place > start and total + size > most_bytes
+        if heavy or place - start >= most:
+            yield objects.part(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(objects):
+        yield objects.part(start, len(objects))

@@ -1,0 +1,89 @@
+"""Expire old snapshots: edit the oldest one kept in each line, then delete expired references.
+
+In generations `1` and `alpha` the parent is in the snapshot file, so expiring rewrites that file in
+place, under the same id, with the same content but for the parent. That write carries no condition,
+and needs none: whoever races with it either reads the longer history or the shorter one, a commit
+on top of the snapshot names it by the id it keeps, and two expirations write the same parent. A
+process that dies in between leaves some lines shortened and others not.
+
+Deleting an expired branch has a gap that these generations cannot close: a commit that lands
+between the last look at the branch and its deletion is deleted with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.maintenance.idsets import whole
+from airflow_provider_icechunk.repository.maintenance.listing import list_objects
+from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.retention import (
+    Edit,
+    ExpirationPlan,
+    RefDecision,
+    RetentionPolicy,
+    plan_expiration,
+)
+from airflow_provider_icechunk.repository.maintenance.walk import Roots, Walk, read_roots
+
+
+def make_expiration_plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
+    """Read the history of all references and decide. Writes nothing."""
+    check_generation(engine.ledger, "expiration")
+    walk = Walk(Loader(engine.storage, engine.ledger))
+    stored = list_objects(engine.storage, engine.ledger.layout.snapshots)
+    walk.read_ahead([SnapshotId(identity) for identity in whole(stored.ids)])
+    roots = read_roots(engine.ledger)
+    walk.extend(roots.tips())
+    try:
+        return plan_expiration(policy, roots, walk.links)
+    except IcechunkError as error:
+        raise MaintenanceError(f"the history cannot be judged: {error.message}") from error
+
+
+def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> None:
+    """Edit and delete as planned, except where references were moved or removed meanwhile.
+
+    An edit for references that are all gone is left out: it would bring back a snapshot that the
+    collector may have deleted. A reference that moved since is not deleted.
+    """
+    if plan.is_empty:
+        return
+    for edit in plan.edits:
+        if _still_needed(edit, read_roots(engine.ledger)):
+            _apply(engine, edit)
+    for ref in plan.refs:
+        if ref.delete:
+            _delete(engine, ref)
+
+
+def expire(engine: Engine, policy: RetentionPolicy, *, dry_run: bool = False) -> ExpirationPlan:
+    """Plan and, unless it is a dry run, carry out."""
+    plan = make_expiration_plan(engine, policy)
+    if not dry_run:
+        carry_out_expiration(engine, plan)
+    return plan
+
+
+def _still_needed(edit: Edit, roots: Roots) -> bool:
+    names = {"branch": roots.branches, "tag": roots.tags}
+    return any(name in names[kind] for kind, name in edit.needed_by)
+
+
+def _apply(engine: Engine, edit: Edit) -> None:
+    snapshot = Loader(engine.storage, engine.ledger).snapshot(edit.snapshot)
+    if snapshot.parent_id in (None, edit.parent):
+        return
+    engine.assets.rewrite_snapshot(replace(snapshot, parent_id=edit.parent))
+
+
+def _delete(engine: Engine, ref: RefDecision) -> None:
+    ledger = engine.ledger
+    if ref.type == "tag":
+        if ledger.tag(ref.name) == ref.tip:
+            ledger.delete_tag(ref.name)
+    elif ledger.branch(ref.name) == ref.tip:
+        ledger.delete_branch(ref.name)

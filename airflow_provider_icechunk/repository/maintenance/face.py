@@ -1,0 +1,148 @@
+"""Maintenance as methods of a repository, with the official names and signatures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_provider_icechunk.format.ids import encode_base32
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.maintenance.collect import collect
+from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
+from airflow_provider_icechunk.repository.maintenance.expire import expire, make_expiration_plan
+from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
+from airflow_provider_icechunk.repository.maintenance.measure import (
+    ChunkStorageStats,
+    Measurement,
+    chunk_storage_stats,
+    measure,
+)
+from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
+from airflow_provider_icechunk.repository.maintenance.retention import (
+    ExpirationPlan,
+    RetentionPolicy,
+)
+from airflow_provider_icechunk.repository.maintenance.rewrite import rewrite_manifests
+from airflow_provider_icechunk.repository.maintenance.verify import verify
+
+_MANIFEST_MEMORY = 512 * 1024 * 1024
+
+
+class Maintenance:
+    """Keep a repository small and sound. Mixed into repositories."""
+
+    _engine: Engine
+    _default_commit_metadata: dict[str, Any]
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        dry_run: bool = False,
+        keep_last: int | None = None,
+    ) -> set[str]:
+        """Take snapshots written before `older_than` out of the history; returns their ids.
+
+        Nothing is deleted but, if asked for, branches and tags whose newest snapshot is that old;
+        `main` never. With `keep_last` every branch keeps that many snapshots, however old. The
+        result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry run
+        returns the same and changes nothing.
+        """
+        policy = RetentionPolicy(
+            older_than, keep_last, delete_expired_branches, delete_expired_tags
+        )
+        plan = expire(self._engine, policy, dry_run=dry_run)
+        return {encode_base32(identity) for identity in plan.released}
+
+    def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
+        """What expiring by `policy` would do, reference by reference. Changes nothing."""
+        return make_expiration_plan(self._engine, policy)
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+        minimum_age: timedelta | None = None,
+    ) -> GCSummary:
+        """Delete objects that no branch or tag reaches and that were stored before a given time.
+
+        That time must be older than the longest running session: what a session has written and not
+        yet committed is protected by nothing but its age. `minimum_age` enforces it by the store's
+        own clock. Raises `MaintenanceError`, with nothing deleted, if any reachable metadata cannot
+        be read. Deletes that fail are in the summary, and nothing below them is touched.
+        """
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return collect(
+            self._engine,
+            delete_object_older_than,
+            minimum_age=minimum_age,
+            dry_run=dry_run,
+            limits=limits,
+        )
+
+    def verify(self) -> VerifyReport:
+        """Check that everything that branches and tags need is there and fits together."""
+        return verify(self._engine)
+
+    def measure(self) -> Measurement:
+        """Sizes of every version and array, and of the files that hold them."""
+        return measure(self._engine)
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        """Bytes of all chunks that branches and tags reach, by kind."""
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return chunk_storage_stats(self._engine, limits)
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Bytes of all native chunks. Deprecated, as officially: use `chunk_storage_stats`."""
+        warnings.warn(
+            "total_chunks_storage is deprecated; use chunk_storage_stats().native_bytes",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.chunk_storage_stats(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        ).native_bytes
+
+    def rewrite_manifests(
+        self, message: str, *, branch: str, metadata: Mapping[str, Any] | None = None
+    ) -> str:
+        """Write all manifests of a branch anew by the configuration in force, as one commit.
+
+        Returns the id of the new snapshot. Its metadata says, under `splitting_config`, by which
+        rules it was made.
+        """
+        details = self._default_commit_metadata | dict(metadata or {})
+        return encode_base32(
+            rewrite_manifests(self._engine, message, branch=branch, metadata=details)
+        )

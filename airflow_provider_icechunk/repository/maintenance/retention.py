@@ -1,0 +1,208 @@
+"""Which part of the history goes: a policy and a history give a plan. Pure.
+
+A line of history cannot have holes in generations `1` and `alpha`: what is kept is the newest part
+of each line and its first snapshot. The oldest kept one is edited to have the first one as its
+parent, and everything between is released, that is, left to collection unless another reference
+reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.format.names import MAIN
+from airflow_provider_icechunk.repository.maintenance.walk import Link, Roots
+from airflow_provider_icechunk.repository.world import to_micros
+
+RefType = Literal["branch", "tag"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What is to be kept."""
+
+    older_than: datetime
+    """Snapshots written before this may go."""
+    keep_last: int | None = None
+    """How many snapshots of each branch that stays are kept however old they are."""
+    delete_expired_branches: bool = False
+    """Whether branches go whose newest snapshot is older than the limit; `main` never does."""
+    delete_expired_tags: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keep_last is not None and self.keep_last < 1:
+            raise InvalidInputError(
+                f"keep_last is {self.keep_last}; the newest snapshot of a branch always stays, so "
+                "it must be 1 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RefDecision:
+    """What becomes of one branch or tag."""
+
+    type: RefType
+    name: str
+    tip: SnapshotId
+    expired: bool
+    """Whether the snapshot it names is older than the limit."""
+    delete: bool
+    kept: int
+    """Snapshots in its history afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One snapshot that gets another parent."""
+
+    snapshot: SnapshotId
+    parent: SnapshotId
+    needed_by: tuple[tuple[RefType, str], ...] = ()
+    """Branches and tags that stay and whose history it is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirationPlan:
+    """What an expiration would do."""
+
+    refs: tuple[RefDecision, ...]
+    edits: tuple[Edit, ...]
+    released: frozenset[SnapshotId]
+    """Snapshots judged expired, as the official library reports them: among them are heads that
+    stay because a branch or a tag names them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.edits and not any(ref.delete for ref in self.refs)
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan in JSON values."""
+        return {
+            "released": sorted(encode_base32(one) for one in self.released),
+            "edited": [encode_base32(edit.snapshot) for edit in self.edits],
+            "refs": [
+                {
+                    "type": ref.type,
+                    "name": ref.name,
+                    "tip": encode_base32(ref.tip),
+                    "expired": ref.expired,
+                    "delete": ref.delete,
+                    "kept_snapshots": ref.kept,
+                }
+                for ref in self.refs
+            ],
+        }
+
+
+def plan_expiration(
+    policy: RetentionPolicy, roots: Roots, links: Mapping[SnapshotId, Link]
+) -> ExpirationPlan:
+    """Decide for all references, tags first, both by name: the official order.
+
+    An edit made for one reference is seen by those after it. Edits of snapshots that no remaining
+    reference reaches are left out, because rewriting such a file would only make it look young to
+    the collector.
+    """
+    limit = to_micros(policy.older_than)
+    refs = _decide_refs(policy, roots, links, limit)
+    window = _kept_anyway(policy, refs, links)
+    parents: dict[SnapshotId, SnapshotId] = {}
+    released: set[SnapshotId] = set()
+    for ref in refs:
+        line = list(_line(ref.tip, links, parents))
+        cut = _cut(line, limit, window)
+        if cut is not None:
+            parents[cut.edit.snapshot] = cut.edit.parent
+            released |= cut.released
+    lines = {ref: list(_line(ref.tip, links, parents)) for ref in refs}
+    needed_by: dict[SnapshotId, list[tuple[RefType, str]]] = {}
+    for ref, line in lines.items():
+        for link in line if not ref.delete else ():
+            needed_by.setdefault(link.id, []).append((ref.type, ref.name))
+    return ExpirationPlan(
+        refs=tuple(replace(ref, kept=len(line)) for ref, line in lines.items()),
+        edits=tuple(
+            Edit(one, root, tuple(needed_by[one]))
+            for one, root in parents.items()
+            if one in needed_by
+        ),
+        released=frozenset(released),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    edit: Edit
+    released: frozenset[SnapshotId]
+
+
+def _decide_refs(
+    policy: RetentionPolicy, roots: Roots, links: Mapping[SnapshotId, Link], limit: int
+) -> list[RefDecision]:
+    decisions = []
+    groups: list[tuple[RefType, Mapping[str, SnapshotId], bool]] = [
+        ("tag", roots.tags, policy.delete_expired_tags),
+        ("branch", roots.branches, policy.delete_expired_branches),
+    ]
+    for kind, names, may_go in groups:
+        for name, tip in sorted(names.items()):
+            expired = links[tip].flushed_at < limit
+            delete = expired and may_go and not (kind == "branch" and name == MAIN)
+            decisions.append(RefDecision(kind, name, tip, expired, delete, 0))
+    return decisions
+
+
+def _kept_anyway(
+    policy: RetentionPolicy, refs: list[RefDecision], links: Mapping[SnapshotId, Link]
+) -> frozenset[SnapshotId]:
+    """The newest snapshots of every branch that stays, whatever their age."""
+    if policy.keep_last is None:
+        return frozenset()
+    return frozenset(
+        link.id
+        for ref in refs
+        if ref.type == "branch" and not ref.delete
+        for link, _ in zip(_line(ref.tip, links, {}), range(policy.keep_last), strict=False)
+    )
+
+
+def _cut(line: list[Link], limit: int, window: frozenset[SnapshotId]) -> _Cut | None:
+    """Where a line is cut, if it is: after its oldest kept snapshot, or after its tip."""
+    kept = [
+        place for place, link in enumerate(line) if link.flushed_at >= limit or link.id in window
+    ]
+    last_kept = kept[-1] if kept else 0
+    if last_kept >= len(line) - 2:
+        return None
+    expired = [link.id for link in line[last_kept:-1] if link.flushed_at < limit]
+    released = [one for one in expired if one not in window]
+    # In `alpha` the first snapshot's file may have another name than its children know it by.
+    root = line[-2].parent
+    assert root is not None
+    return _Cut(Edit(line[last_kept].id, root), frozenset(released))
+
+
+def _line(
+    tip: SnapshotId,
+    links: Mapping[SnapshotId, Link],
+    parents: Mapping[SnapshotId, SnapshotId],
+) -> Iterator[Link]:
+    """A snapshot and its ancestors, newest first, with edited parents."""
+    seen: set[SnapshotId] = set()
+    current: SnapshotId | None = tip
+    while current is not None:
+        if current in seen:
+            raise FormatError(
+                f"the history goes in a circle at {encode_base32(current)}: a snapshot names a "
+                "descendant as its parent"
+            )
+        seen.add(current)
+        link = links[current]
+        yield link
+        current = parents.get(link.id, link.parent)

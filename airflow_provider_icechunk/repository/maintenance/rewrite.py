@@ -1,0 +1,60 @@
+"""Rewrite all manifests of a branch by the splitting rules in force, as one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError
+from airflow_provider_icechunk.format.config import ManifestConfig, RepositoryConfig
+from airflow_provider_icechunk.format.config_codec import config_to_tree
+from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.repository.commit import Flusher
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.ledgers.base import Moved
+
+SPLITTING_KEY = "splitting_config"
+"""Snapshot metadata that says by which rules the manifests were written, as officially."""
+
+_TRIES = 10
+
+
+def rewrite_manifests(
+    engine: Engine, message: str, *, branch: str, metadata: Mapping[str, Any] | None = None
+) -> SnapshotId:
+    """Commit the head of `branch` with all its manifests written anew.
+
+    No chunk changes, so it cannot conflict with others' commits: if the branch moves meanwhile, it
+    is done again on the new head, for the arrays that changed.
+    """
+    engine.clock.check()
+    flusher = Flusher(engine.assets, engine.settings.splitting, engine.world, rewrite_all=True)
+    details = {**(metadata or {}), SPLITTING_KEY: _rules(engine)}
+    head = engine.ledger.branch(branch)
+    for _ in range(_TRIES):
+        if head is None:
+            raise NotFoundError(
+                f"there is no branch {branch!r} in {engine.storage.location}",
+                kind=Kind.BRANCH_NOT_FOUND,
+            )
+        base = engine.assets.snapshot(head)
+        snapshot = flusher.flush(base, ChangeSet(), message=message, metadata=details)
+        outcome = engine.ledger.commit(branch, base.id, snapshot)
+        if isinstance(outcome, Moved):
+            return snapshot.id
+        head = outcome.actual
+    raise ConflictError(
+        f"branch {branch!r} moved {_TRIES} times while its manifests were rewritten; try again "
+        "when it is quieter",
+        actual_parent=None if head is None else encode_base32(head),
+        kind=Kind.ATTEMPTS_EXHAUSTED,
+    )
+
+
+def _rules(engine: Engine) -> object:
+    splitting = engine.settings.splitting
+    config = RepositoryConfig(manifest=ManifestConfig(splitting=splitting))
+    tree = config_to_tree(config, tags=False)
+    manifest = tree["manifest"] if isinstance(tree, dict) else None
+    return manifest["splitting"] if isinstance(manifest, dict) else None

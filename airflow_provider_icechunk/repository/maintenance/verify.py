@@ -1,0 +1,288 @@
+"""Check that every reference resolves: branches, snapshots, manifests, chunk files.
+
+Reads all metadata that branches and tags reach, and lists every folder once; it reads no chunk and
+asks for none one by one. Other than the collector it does not stop at damage but reports it. Run
+beside a collector it may report what that one is deleting; run it again before believing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.references import Extents
+from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
+from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.maintenance import checks
+from airflow_provider_icechunk.repository.maintenance.findings import (
+    Code,
+    Finding,
+    VerifyReport,
+    error,
+    info,
+    warning,
+    worst_first,
+)
+from airflow_provider_icechunk.repository.maintenance.idsets import Ids, IdUnion, contains, of_bytes
+from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_objects
+from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.reachable import chunk_ids
+from airflow_provider_icechunk.storage.pool import run_all
+
+_AT_ONCE = 16
+_RESET = "restore the file from a backup, or reset the branches and delete the tags that need it"
+Identity = TypeVar("Identity")
+Loaded = TypeVar("Loaded")
+Boxes = Mapping[NodeId, tuple[Extents, ...]]
+
+
+def verify(engine: Engine) -> VerifyReport:
+    """Check everything that branches and tags reach, and count what they do not."""
+    check_generation(engine.ledger, "verification")
+    return _Verification(engine).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Listings of the four folders."""
+
+    snapshots: Listing
+    transactions: Listing
+    manifests: Listing
+    chunks: Listing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Examined:
+    """What is left of a manifest after it was checked."""
+
+    boxes: Boxes
+    chunks: Ids
+    references: int
+    findings: list[Finding]
+
+
+@dataclass(slots=True)
+class _Verification:
+    engine: Engine
+    findings: list[Finding] = field(default_factory=list)
+
+    def run(self) -> VerifyReport:
+        tips = self._tips()
+        snapshots = self._snapshots(tips)
+        stored = self._list()
+        manifests = self._manifests(snapshots, stored)
+        for identity, snapshot in snapshots.items():
+            self._check_snapshot(identity, snapshot, snapshots, stored, manifests)
+        self._count_unreachable(snapshots, stored, manifests)
+        return VerifyReport(
+            worst_first(self.findings),
+            {
+                "refs": len(tips),
+                "snapshots": len(snapshots),
+                "manifests": len(manifests),
+                "references": sum(examined.references for examined in manifests.values()),
+                "chunk_files": len(stored.chunks),
+            },
+        )
+
+    def _tips(self) -> dict[str, SnapshotId]:
+        tips: dict[str, SnapshotId] = {}
+        reads: list[tuple[str, Callable[[], Mapping[str, SnapshotId]]]] = [
+            ("branch", self.engine.ledger.branches),
+            ("tag", self.engine.ledger.tags),
+        ]
+        for kind, read in reads:
+            try:
+                tips |= {f"{kind} {name}": tip for name, tip in read().items()}
+            except IcechunkError as problem:
+                self.findings.append(
+                    error(
+                        Code.REF_UNREADABLE,
+                        f"refs/ ({kind})",
+                        problem.message,
+                        "restore or delete the reference file",
+                    )
+                )
+        return tips
+
+    def _snapshots(self, tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, Snapshot]:
+        """All reachable snapshots by the id they are named by; damage ends a line."""
+        found: dict[SnapshotId, Snapshot] = {}
+        named_by: dict[SnapshotId, str] = {tip: name for name, tip in tips.items()}
+        frontier = list(named_by)
+        seen = set(frontier)
+        loader = Loader(self.engine.storage, self.engine.ledger)
+        while frontier:
+            loaded = run_all(lambda one: _attempt(loader.snapshot, one), frontier, at_once=_AT_ONCE)
+            following: list[SnapshotId] = []
+            for identity, snapshot in zip(frontier, loaded, strict=True):
+                if isinstance(snapshot, MaintenanceError):
+                    self._unreadable_snapshot(identity, named_by[identity], snapshot)
+                    continue
+                found[identity] = snapshot
+                parent = self.engine.ledger.parent(snapshot)
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    named_by[parent] = f"snapshot {encode_base32(identity)}"
+                    following.append(parent)
+            frontier = following
+        self._check_circles(tips, found)
+        return found
+
+    def _unreadable_snapshot(
+        self, identity: SnapshotId, named_by: str, problem: MaintenanceError
+    ) -> None:
+        cause = problem.__cause__
+        what = cause.message if isinstance(cause, IcechunkError) else problem.message
+        key = self.engine.ledger.layout.snapshot(identity)
+        self.findings.append(
+            error(Code.SNAPSHOT_UNREADABLE, key, f"{named_by} names it, but: {what}", _RESET)
+        )
+
+    def _check_circles(
+        self, tips: Mapping[str, SnapshotId], found: Mapping[SnapshotId, Snapshot]
+    ) -> None:
+        done: set[SnapshotId] = set()
+        for tip in tips.values():
+            line: set[SnapshotId] = set()
+            current: SnapshotId | None = tip
+            while current is not None and current in found and current not in done:
+                if current in line:
+                    self.findings.append(
+                        error(
+                            Code.HISTORY_CIRCLE,
+                            self.engine.ledger.layout.snapshot(current),
+                            "it is its own ancestor",
+                            _RESET,
+                        )
+                    )
+                    break
+                line.add(current)
+                current = self.engine.ledger.parent(found[current])
+            done |= line
+
+    def _list(self) -> _Stored:
+        storage, layout = self.engine.storage, self.engine.ledger.layout
+        return _Stored(
+            list_objects(storage, layout.snapshots),
+            list_objects(storage, layout.transactions),
+            list_objects(storage, layout.manifests),
+            list_objects(storage, layout.chunks),
+        )
+
+    def _manifests(
+        self, snapshots: Mapping[SnapshotId, Snapshot], stored: _Stored
+    ) -> dict[ManifestId, _Examined]:
+        namer: dict[ManifestId, Snapshot] = {}
+        for snapshot in snapshots.values():
+            for node in snapshot.nodes.values():
+                for ref in node.array.manifests if node.array is not None else ():
+                    namer.setdefault(ref.id, snapshot)
+        loader = Loader(self.engine.storage, self.engine.ledger)
+
+        def examine(identity: ManifestId) -> _Examined | MaintenanceError:
+            manifest = _attempt(loader.manifest, identity)
+            if isinstance(manifest, MaintenanceError):
+                return manifest
+            return self._examine(manifest, namer[identity], stored)
+
+        result: dict[ManifestId, _Examined] = {}
+        for identity, outcome in zip(
+            namer, run_all(examine, list(namer), at_once=_AT_ONCE), strict=True
+        ):
+            if isinstance(outcome, MaintenanceError):
+                cause = outcome.__cause__
+                what = cause.message if isinstance(cause, IcechunkError) else outcome.message
+                where = self.engine.ledger.layout.manifest(identity)
+                user = f"snapshot {encode_base32(namer[identity].id)} needs it, but: "
+                self.findings.append(error(Code.MANIFEST_UNREADABLE, where, user + what, _RESET))
+                continue
+            result[identity] = outcome
+            self.findings += outcome.findings
+        return result
+
+    def _examine(self, manifest: Manifest, user: Snapshot, stored: _Stored) -> _Examined:
+        layout = self.engine.ledger.layout
+        findings = [
+            *checks.check_chunks(manifest, stored.chunks, layout),
+            *checks.check_count(manifest, user, layout),
+        ]
+        return _Examined(checks.boxes(manifest), chunk_ids(manifest), len(manifest), findings)
+
+    def _check_snapshot(
+        self,
+        identity: SnapshotId,
+        snapshot: Snapshot,
+        all_snapshots: Mapping[SnapshotId, Snapshot],
+        stored: _Stored,
+        manifests: Mapping[ManifestId, _Examined],
+    ) -> None:
+        layout = self.engine.ledger.layout
+        where = layout.snapshot(snapshot.id)
+        self.findings += checks.check_manifest_list(snapshot, stored.manifests, layout)
+        all_boxes = {one: examined.boxes for one, examined in manifests.items()}
+        for node in snapshot.nodes.values():
+            if node.array is not None:
+                self.findings += checks.check_array(node, all_boxes, where)
+        parent = self.engine.ledger.parent(snapshot)
+        if parent is None:
+            return
+        if parent in all_snapshots and all_snapshots[parent].flushed_at > snapshot.flushed_at:
+            self.findings.append(
+                warning(
+                    Code.TIME_BACKWARDS,
+                    where,
+                    "it is older than its parent: a clock was wrong when one of them was written",
+                    "keep the clocks of writers within 10 minutes; expire with care",
+                )
+            )
+        if not contains(stored.transactions.ids, of_bytes([identity]))[0]:
+            self.findings.append(
+                warning(
+                    Code.LOG_MISSING,
+                    layout.transaction(identity),
+                    "the snapshot has no transaction log: it can be read, but not be compared or "
+                    "rebased over",
+                    "commit without rebasing over it",
+                )
+            )
+
+    def _count_unreachable(
+        self,
+        snapshots: Mapping[SnapshotId, Snapshot],
+        stored: _Stored,
+        manifests: Mapping[ManifestId, _Examined],
+    ) -> None:
+        chunks = IdUnion()
+        for examined in manifests.values():
+            chunks.add(examined.chunks)
+        named = of_bytes([*snapshots, *(snapshot.id for snapshot in snapshots.values())])
+        listed = (one for snapshot in snapshots.values() for one in snapshot.manifest_files)
+        for listing, live in (
+            (stored.snapshots, named),
+            (stored.transactions, named),
+            (stored.manifests, of_bytes([*manifests, *listed])),
+            (stored.chunks, chunks.ids()),
+        ):
+            loose = listing.take(~contains(live, listing.ids))
+            if len(loose):
+                self.findings.append(
+                    info(
+                        Code.UNREACHABLE,
+                        listing.prefix,
+                        f"{len(loose)} files with {loose.total_bytes} bytes are not reachable",
+                        "expected after expiring, resetting or failed commits; `garbage_collect` "
+                        "frees them once they are old enough",
+                    )
+                )
+
+
+def _attempt(load: Callable[[Identity], Loaded], identity: Identity) -> Loaded | MaintenanceError:
+    try:
+        return load(identity)
+    except MaintenanceError as problem:
+        return problem
