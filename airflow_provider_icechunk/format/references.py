@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Self, TypeVar
 
 import numpy as np
@@ -19,111 +18,41 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
+from airflow_provider_icechunk.format.order import Index, Lookup, common_rows, sort_keys
+from airflow_provider_icechunk.format.payloads import (
+    Checksum,
+    ETag,
+    Inline,
+    LastModified,
+    Native,
+    Payload,
+    RefKind,
+    Virtual,
+)
 from airflow_provider_icechunk.format.wire.heap import copy_spans, span_keys, split_keys
 
+__all__ = [
+    "Checksum",
+    "ChunkRefs",
+    "ETag",
+    "Extents",
+    "Index",
+    "Inline",
+    "LastModified",
+    "Native",
+    "Payload",
+    "RefKind",
+    "Virtual",
+    "common_rows",
+    "concatenate",
+    "sort_keys",
+]
+
 Number = TypeVar("Number", bound=np.generic)
-Index = tuple[int, ...]
 Extents = tuple[tuple[int, int], ...]
 """One half-open range of chunk indices per dimension; empty for a 0-d array."""
 
 _TOP_SECOND = (1 << 32) - 1
-
-
-class RefKind(IntEnum):
-    """Where the bytes of a chunk are."""
-
-    ERASED = 0
-    """Nowhere: the row removes the chunk. Never in a manifest, only in edits."""
-    INLINE = 1
-    NATIVE = 2
-    VIRTUAL = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ETag:
-    """The foreign object must still have this entity tag."""
-
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class LastModified:
-    """The foreign object must not have been modified after this time."""
-
-    seconds: int
-    """Seconds since 1970 UTC; 32 bits on disk, so times after 2106 are stored as the last one."""
-
-
-Checksum = ETag | LastModified
-
-
-@dataclass(frozen=True, slots=True)
-class Inline:
-    """The bytes themselves."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """A range of a chunk file of this repository. Several chunks may share a file."""
-
-    chunk_id: ChunkId
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Virtual:
-    """A range of a foreign object."""
-
-    location: str
-    offset: int
-    length: int
-    checksum: Checksum | None = None
-
-
-Payload = Inline | Native | Virtual
-
-
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    """Binary search over ordered index rows."""
-
-    keys: NDArray[np.generic]
-    radix: Index | None
-    """Bounds the keys were numbered in; `None` when they are big-endian bytes."""
-
-    @classmethod
-    def over(cls, index: NDArray[np.uint32]) -> Self:
-        (keys,) = sort_keys(index)
-        if keys.dtype.kind == "S":
-            return cls(keys, None)
-        return cls(keys, tuple(int(top) + 1 for top in index.max(axis=0)))
-
-    def row(self, wanted: Sequence[int]) -> int | None:
-        key = self._key(wanted)
-        if key is None:
-            return None
-        row = int(np.searchsorted(self.keys, key))
-        return row if row < len(self.keys) and self.keys[row] == key else None
-
-    def _key(self, wanted: Sequence[int]) -> np.generic | None:
-        if self.radix is None:
-            if len(wanted) * 4 != self.keys.dtype.itemsize:
-                return None
-            if not all(0 <= number < 1 << 32 for number in wanted):
-                return None
-            key: np.generic = _big_endian(np.array([wanted], np.uint32))[0]
-            return key
-        if len(wanted) != len(self.radix):
-            return None
-        number = 0
-        for base, position in zip(self.radix, wanted, strict=True):
-            if not 0 <= position < base:
-                return None
-            number = number * base + position
-        return np.uint64(number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +81,7 @@ class ChunkRefs:
     """`(n,)` last-modified checksum in seconds; 0 when there is none."""
     heap: bytes | bytearray | memoryview = b""
     """Backing bytes of `span` and `etag`; for a decoded manifest, the payload itself."""
-    _lookup: list[_Lookup] = field(default_factory=list, init=False, repr=False)
+    _lookup: list[Lookup] = field(default_factory=list, init=False, repr=False)
     """Sort keys for `find`, made when first needed; derived, so not part of the value."""
 
     @classmethod
@@ -291,7 +220,7 @@ class ChunkRefs:
         if not len(self):
             return None
         if not self._lookup:
-            self._lookup.append(_Lookup.over(self.index))
+            self._lookup.append(Lookup.over(self.index))
         return self._lookup[0].row(index)
 
     def find(self, index: Sequence[int]) -> Payload | None:
@@ -470,47 +399,3 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
         modified=np.concatenate([part.modified for part in parts]),
         heap=b"".join(pieces),
     )
-
-
-def sort_keys(*indexes: NDArray[np.uint32]) -> list[NDArray[np.generic]]:
-    """One sortable scalar per row, comparable across all the given index columns.
-
-    The scalars are row-major numbers of the common bounding box where that fits 64 bits, and
-    big-endian bytes otherwise; both order exactly as the index tuples do.
-    """
-    ndim = indexes[0].shape[1]
-    radix = [
-        max((int(part[:, axis].max()) + 1 for part in indexes if len(part)), default=1)
-        for axis in range(ndim)
-    ]
-    if _product(radix) < 1 << 63:
-        return [_numbers(part, radix) for part in indexes]
-    return [_big_endian(part) for part in indexes]
-
-
-def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Which rows of `index` also occur in `other`."""
-    if not len(index) or not len(other):
-        return np.zeros(len(index), np.bool_)
-    mine, theirs = sort_keys(index, other)
-    return np.isin(mine, theirs)
-
-
-def _numbers(index: NDArray[np.uint32], radix: Sequence[int]) -> NDArray[np.generic]:
-    keys = np.zeros(len(index), np.uint64)
-    for axis, base in enumerate(radix):
-        keys *= np.uint64(base)
-        keys += index[:, axis]
-    return keys
-
-
-def _big_endian(index: NDArray[np.uint32]) -> NDArray[np.generic]:
-    rows, ndim = index.shape
-    return np.ascontiguousarray(index, ">u4").view(f"S{4 * ndim}").reshape(rows)
-
-
-def _product(numbers: Iterable[int]) -> int:
-    total = 1
-    for number in numbers:
-        total *= number
-    return total

@@ -1,0 +1,99 @@
+"""The order of chunk coordinates, as sortable scalars: one per row, comparable across tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = tuple[int, ...]
+"""Coordinates of one chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Binary search over ordered index rows."""
+
+    keys: NDArray[np.generic]
+    radix: Index | None
+    """Bounds the keys were numbered in; `None` when they are big-endian bytes."""
+
+    @classmethod
+    def over(cls, index: NDArray[np.uint32]) -> Self:
+        """A search over rows that are in order; there must be one."""
+        (keys,) = sort_keys(index)
+        if keys.dtype.kind == "S":
+            return cls(keys, None)
+        return cls(keys, tuple(int(top) + 1 for top in index.max(axis=0)))
+
+    def row(self, wanted: Sequence[int]) -> int | None:
+        """The row of `wanted`, or `None` when there is none."""
+        key = self._key(wanted)
+        if key is None:
+            return None
+        row = int(np.searchsorted(self.keys, key))
+        return row if row < len(self.keys) and self.keys[row] == key else None
+
+    def _key(self, wanted: Sequence[int]) -> np.generic | None:
+        if self.radix is None:
+            if len(wanted) * 4 != self.keys.dtype.itemsize:
+                return None
+            if not all(0 <= number < 1 << 32 for number in wanted):
+                return None
+            key: np.generic = _big_endian(np.array([wanted], np.uint32))[0]
+            return key
+        if len(wanted) != len(self.radix):
+            return None
+        number = 0
+        for base, position in zip(self.radix, wanted, strict=True):
+            if not 0 <= position < base:
+                return None
+            number = number * base + position
+        return np.uint64(number)
+
+
+def sort_keys(*indexes: NDArray[np.uint32]) -> list[NDArray[np.generic]]:
+    """One sortable scalar per row, comparable across all the given index columns.
+
+    The scalars are row-major numbers of the common bounding box where that fits 64 bits, and
+    big-endian bytes otherwise; both order exactly as the index tuples do.
+    """
+    ndim = indexes[0].shape[1]
+    radix = [
+        max((int(part[:, axis].max()) + 1 for part in indexes if len(part)), default=1)
+        for axis in range(ndim)
+    ]
+    if _product(radix) < 1 << 63:
+        return [_numbers(part, radix) for part in indexes]
+    return [_big_endian(part) for part in indexes]
+
+
+def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which rows of `index` also occur in `other`."""
+    if not len(index) or not len(other):
+        return np.zeros(len(index), np.bool_)
+    mine, theirs = sort_keys(index, other)
+    return np.isin(mine, theirs)
+
+
+def _numbers(index: NDArray[np.uint32], radix: Sequence[int]) -> NDArray[np.generic]:
+    keys = np.zeros(len(index), np.uint64)
+    for axis, base in enumerate(radix):
+        keys *= np.uint64(base)
+        keys += index[:, axis]
+    return keys
+
+
+def _big_endian(index: NDArray[np.uint32]) -> NDArray[np.generic]:
+    rows, ndim = index.shape
+    return np.ascontiguousarray(index, ">u4").view(f"S{4 * ndim}").reshape(rows)
+
+
+def _product(numbers: Iterable[int]) -> int:
+    total = 1
+    for number in numbers:
+        total *= number
+    return total
