@@ -160,6 +160,15 @@ class ChangeSet:
             updated_chunks={node_id: refs.index for node_id, refs in self.edited()},
         )
 
+    def is_same_as(self, other: ChangeSet) -> bool:
+        """Whether `other`, an earlier copy of this change set, is still equal to it."""
+        return (
+            self.created == other.created
+            and self.updated == other.updated
+            and self.deleted.keys() == other.deleted.keys()
+            and _revisions(self) == _revisions(other)
+        )
+
     def copy(self) -> ChangeSet:
         """An independent copy."""
         return ChangeSet(
@@ -168,6 +177,10 @@ class ChangeSet:
             dict(self.deleted),
             {node_id: edits.copy() for node_id, edits in self.chunks.items()},
         )
+
+
+def _revisions(changes: ChangeSet) -> dict[NodeId, int]:
+    return {node_id: edits.revision for node_id, edits in changes.chunks.items()}
 
 
 def _ids(nodes: Iterable[Node], *, groups: bool) -> frozenset[NodeId]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Generation
@@ -12,6 +13,7 @@ from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGua
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.virtual.credentials import AnyCredential
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 
@@ -31,6 +33,10 @@ class Engine:
     clock: ClockGuard
     conditions: ConditionGuard
     world: World
+    given: RepositoryConfig | None = None
+    """What the caller passed when opening, without what is stored: all that may travel."""
+    authorize: Mapping[str, AnyCredential | None] = field(default_factory=dict, repr=False)
+    """URL prefixes of virtual chunks that may be read, and as whom."""
 
     @property
     def generation(self) -> Generation:

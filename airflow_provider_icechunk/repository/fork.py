@@ -8,6 +8,7 @@ from typing import Any, Never
 from airflow_provider_icechunk.exceptions import SessionError
 from airflow_provider_icechunk.format.fragments import Fragment
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.handoff import WorkUnit
@@ -15,17 +16,27 @@ from airflow_provider_icechunk.repository.session import Session
 
 
 class ForkSession(Session):
-    """Writes chunks for the session that made the work unit."""
+    """Writes for the session that made the work unit."""
 
-    def __init__(self, engine: Engine, staged: Snapshot, work: WorkUnit) -> None:
+    def __init__(
+        self, engine: Engine, staged: Snapshot, work: WorkUnit, changes: ChangeSet | None = None
+    ) -> None:
         super().__init__(engine, staged, branch=work.branch)
         self._work = work
+        self.tree.changes = changes or ChangeSet()
 
     @property
     def work(self) -> WorkUnit:
         """The work this session does."""
         assert self._work is not None
         return self._work
+
+    def hand_over(self) -> ChangeSet:
+        """What this session changed, its chunks stored durably first."""
+        with self.tree.lock:
+            self.tree.writer.flush()
+            self._engine.storage.settle()
+            return self.tree.changes.copy()
 
     def fragment(self, worker: str) -> Fragment:
         """What this session wrote, stored durably first; `worker` names the writer in errors.

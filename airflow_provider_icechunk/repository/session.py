@@ -140,6 +140,7 @@ class Session:
             self.tree.changes = ChangeSet()
             self.tree.writer = self._engine.writer()
             self._flusher = self._new_flusher()
+            self._handed = {n: h for n, h in self._handed.items() if h.changes.is_empty()}
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of one chunk are."""
@@ -337,9 +338,9 @@ class Session:
     def _stage_anew(self) -> Handed:
         """The tree as it is now, staged; what was staged last serves if nothing changed since."""
         for handed in reversed(self._handed.values()):
-            if handed.changes.is_same_as(self.tree.changes):
+            if handed.base == self.tree.base.id and handed.changes.is_same_as(self.tree.changes):
                 return handed
-        handed = Handed(self.stage(), self.tree.changes.copy())
+        handed = Handed(self.tree.base.id, self.stage(), self.tree.changes.copy())
         self._handed[handed.staged.id] = handed
         return handed
 
@@ -360,7 +361,7 @@ class Session:
                 changes = changes_of_staged(base, staged, log, view.references)
             self.tree.base, self.tree.changes = base, changes
             self._work = work
-            self._handed[staged.id] = Handed(staged, changes.copy())
+            self._handed[staged.id] = Handed(base.id, staged, changes.copy())
 
     def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
         self.tree.writer.flush()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from airflow_provider_icechunk.exceptions import (
     Kind,
@@ -45,6 +45,10 @@ from airflow_provider_icechunk.storage.ranges import resolve
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
+def _rebuild(root: Path, durable: bool, concurrency: int) -> LocalStorage:
+    return LocalStorage(root, durable=durable, concurrency=concurrency)
+
+
 class LocalStorage:
     """A folder; made when the first object is written.
 
@@ -65,6 +69,10 @@ class LocalStorage:
 
     def __repr__(self) -> str:
         return f"LocalStorage({self.location!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Locks and what waits to be settled stay behind."""
+        return (_rebuild, (self.root, self._durable, self._concurrency))
 
     @property
     def root(self) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from typing import assert_never
+from typing import Any, assert_never
+from weakref import WeakValueDictionary
 
+from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.storage.base import (
     Absent,
     Anything,
@@ -54,16 +57,22 @@ class MemoryStorage:
     """
 
     def __init__(
-        self, *, clock: Callable[[], datetime] = system_clock, name: str = "anonymous"
+        self, *, clock: Callable[[], datetime] = system_clock, name: str | None = None
     ) -> None:
         self._clock = clock
-        self._name = name
+        self._number = next(_numbers)
+        self._name = name or f"anonymous-{self._number}"
+        _alive[self._number] = self
         self._objects: dict[str, StoredObject] = {}
         self._versions = count(1)
         self._lock = PerProcess(threading.Lock)
 
     def __repr__(self) -> str:
         return f"MemoryStorage({self.location!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same object again, in the same process; there is nothing to take elsewhere."""
+        return (_same, (os.getpid(), self._number))
 
     @property
     def location(self) -> str:
@@ -155,6 +164,20 @@ class MemoryStorage:
 
     def check_conditional_writes(self) -> None:
         """Nothing to find out: the lock is in this class."""
+
+
+_numbers = count(1)
+_alive: WeakValueDictionary[int, MemoryStorage] = WeakValueDictionary()
+
+
+def _same(process: int, number: int) -> MemoryStorage:
+    found = _alive.get(number) if process == os.getpid() else None
+    if found is None:
+        raise InvalidInputError(
+            "a storage in memory exists only in the process that made it, as long as it is used: "
+            "share a folder or a bucket between processes"
+        )
+    return found
 
 
 def _holds(expect: Expectation, current: StoredObject | None) -> bool:

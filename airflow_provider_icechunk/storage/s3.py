@@ -84,6 +84,10 @@ class S3Storage:
     def __repr__(self) -> str:
         return f"S3Storage({self.location!r})"
 
+    def __reduce__(self) -> tuple[type[S3Storage], tuple[S3Settings]]:
+        """Connections stay behind, and secrets refuse to travel."""
+        return (S3Storage, (self._settings,))
+
     @property
     def settings(self) -> S3Settings:
         """What this storage was made of."""

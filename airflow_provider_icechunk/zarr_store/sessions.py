@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.repository.change_codec import decode_changes, encode_changes
+from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.fork import ForkSession as CoreForkSession
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.repository import BaseRepository
 from airflow_provider_icechunk.repository.session import Session as CoreSession
+from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.virtual.credentials import AnyCredential
 from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 
@@ -36,7 +43,14 @@ class _WithStore(CoreSession):
 
 
 class ForkSession(_WithStore, CoreForkSession):
-    """A session of a worker, with a Zarr store. It cannot commit."""
+    """A session of a worker, with a Zarr store. It cannot commit.
+
+    It can be pickled, there and back; static credentials refuse to travel with it.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        changes = encode_changes(self.hand_over(), self.tree.base)
+        return (_fork, (_origin(self._engine), self.work.to_json(), changes))
 
 
 class Session(_WithStore):
@@ -46,13 +60,69 @@ class Session(_WithStore):
         """A session for a worker that stands on this one's tree, changes included."""
         with self.tree.lock:
             self.tree.check_writable()
-            work = self._work or self._hand_out("fork")
+            work = self._hand_out("fork")
+            self._work = self._work or work
             return ForkSession(self._engine, self._engine.assets.snapshot(work.staged), work)
 
-    def merge(self, *others: CoreForkSession) -> None:
-        """Take over what forks of this session wrote; all of it or, on an error, nothing."""
-        fragments = [other.fragment(str(number)) for number, other in enumerate(others)]
-        self.merge_fragments(fragments, on_overlap="last")
+    def merge(self, *others: CoreSession) -> None:
+        """Take over what forks of this session changed; all of it or, on an error, nothing.
+
+        Of a chunk that two of them wrote the later one's stays. Anything else that both sides
+        changed differently is refused.
+        """
+        forks: list[CoreForkSession] = []
+        for other in others:
+            if not isinstance(other, CoreForkSession):
+                raise TypeError(
+                    f"only forks can be merged, not a {type(other).__name__}; make them with "
+                    "`Session.fork`"
+                )
+            forks.append(other)
+        with self.tree.lock:
+            before = self.tree.changes
+            try:
+                for fork in forks:
+                    self.merge_changes(fork.work.staged, fork.hand_over())
+            except BaseException:
+                self.tree.changes = before
+                raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.read_only:
+            raise ValueError(
+                "a writable session does not leave its process, because only one may commit it: "
+                "pickle forks made with `Session.fork`, or work units"
+            )
+        return (_reader, (_origin(self._engine), self.snapshot_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """How to open the repository of a session in another process."""
+
+    storage: Storage
+    config: RepositoryConfig | None
+    authorize: Mapping[str, AnyCredential | None]
+    packing: Packing
+
+    def open(self) -> Repository:
+        return Repository.open(
+            self.storage, self.config, self.authorize or None, packing=self.packing
+        )
+
+
+def _origin(engine: Engine) -> _Origin:
+    return _Origin(engine.storage, engine.given, engine.authorize, engine.packing)
+
+
+def _reader(origin: _Origin, snapshot_id: str) -> Session:
+    return origin.open().readonly_session(snapshot_id=snapshot_id)
+
+
+def _fork(origin: _Origin, work: Mapping[str, Any], changes: bytes) -> ForkSession:
+    fork = origin.open().fork(work)
+    fork.tree.changes = decode_changes(changes, fork.tree.base, where="the pickled fork")
+    return fork
 
 
 class Repository(BaseRepository[Session]):

@@ -64,10 +64,18 @@ class IcechunkStore(Store):
         self._reads = Batcher[_Ask, bytes | None](self._read_chunks)
 
     def __eq__(self, value: object) -> bool:
-        return isinstance(value, IcechunkStore) and self._session is value._session
+        """Stores are equal if they show the same: one session, or readers of one snapshot."""
+        if not isinstance(value, IcechunkStore):
+            return False
+        ours, theirs = self._session, value._session
+        readers = ours.read_only and theirs.read_only
+        return ours is theirs or (readers and _identity(ours) == _identity(theirs))
 
     def __hash__(self) -> int:
-        return hash(id(self._session))
+        return hash(self._session.location)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self._session, self._read_only, self._is_open))
 
     def __repr__(self) -> str:
         session = self._session
@@ -387,6 +395,18 @@ class IcechunkStore(Store):
                 "store was opened in read-only mode and does not support writing: open a writable "
                 "session (one that has committed is finished)"
             )
+
+
+def _identity(session: Session) -> tuple[str, str]:
+    return session.location, session.snapshot_id
+
+
+def _rebuild(
+    cls: type[IcechunkStore], session: Session, read_only: bool, is_open: bool
+) -> IcechunkStore:
+    store = cls(session, read_only=read_only)
+    store._is_open = is_open
+    return store
 
 
 def _span(byte_range: ByteRequest | None, length: int) -> tuple[int, int]:

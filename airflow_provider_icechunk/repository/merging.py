@@ -1,0 +1,137 @@
+"""Put the changes of forks into the session they were forked from. Pure.
+
+A fork stands on a *staged* snapshot: the base of the coordinating session with the changes it had
+by then. What the coordinator changed since, and what a fork merged before has changed, counts as
+ours. Chunks that both sides wrote go to the later merge, as in the official library; everything
+else that both sides changed differently is refused, because one of them would be lost in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from airflow_provider_icechunk.exceptions import FragmentError
+from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.format.names import ROOT, is_below
+from airflow_provider_icechunk.format.snapshot import Node, Snapshot
+from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a fork was given."""
+
+    base: SnapshotId
+    """The snapshot that the coordinator stood on."""
+    staged: Snapshot
+    changes: ChangeSet
+    """The coordinator's changes at that moment, which `staged` contains. Never edited."""
+
+
+def merge_changes(
+    ours: ChangeSet, theirs: ChangeSet, *, base: Snapshot, handed: Handed
+) -> ChangeSet:
+    """Our changes with those of a fork; `FragmentError` if they contradict each other.
+
+    :param ours: changes on `base`; they are not edited.
+    :param theirs: changes of the fork on `handed.staged`.
+    """
+    merge = _Merge(ours.copy(), base, handed, _touched(ours, handed.changes))
+    merge.delete(theirs)
+    merge.update(theirs)
+    same = merge.create(theirs)
+    merge.write(theirs, same)
+    return merge.merged
+
+
+def _touched(ours: ChangeSet, before: ChangeSet) -> frozenset[NodeId]:
+    """Arrays whose chunks we edited since."""
+    known = {node_id: edits.revision for node_id, edits in before.chunks.items()}
+    return frozenset(n for n, edits in ours.chunks.items() if known.get(n) != edits.revision)
+
+
+@dataclass(slots=True)
+class _Merge:
+    merged: ChangeSet
+    base: Snapshot
+    handed: Handed
+    touched: frozenset[NodeId]
+
+    def delete(self, theirs: ChangeSet) -> None:
+        now, before = self._now(), self._before()
+        created = [node.path for node in now.values() if node.id not in before]
+        for node_id, node in theirs.deleted.items():
+            current = now.get(node_id)
+            if current is None:
+                continue
+            if node_id in self.touched or current.user_data != before[node_id].user_data:
+                raise _refused(node, "one side deleted it while the other changed it")
+            if any(is_below(path, node.path) for path in created):
+                raise _refused(node, "one side deleted it while the other created nodes below it")
+            self.merged.delete(current)
+
+    def update(self, theirs: ChangeSet) -> None:
+        now, before = self._now(), self._before()
+        for node_id, node in theirs.updated.items():
+            current = now.get(node_id)
+            if current is None:
+                raise _refused(node, "one side changed it while the other deleted it")
+            if current.user_data not in {before[node_id].user_data, node.user_data}:
+                raise _refused(node, "both sides changed its `zarr.json`, to different documents")
+            self.merged.update(_on_manifests_of(current, node))
+
+    def create(self, theirs: ChangeSet) -> dict[NodeId, NodeId]:
+        """Add their nodes; which of them are the same as one of ours, by id."""
+        same: dict[NodeId, NodeId] = {}
+        before = self._before()
+        for path, node in sorted(theirs.created.items()):
+            existing = node_at(self.base, self.merged, path)
+            if existing is None:
+                self._check_place(node)
+                self.merged.create(node)
+            elif existing.id not in before and existing.user_data == node.user_data:
+                same[node.id] = existing.id
+            else:
+                raise _refused(node, "both sides created it, with different documents")
+        return same
+
+    def write(self, theirs: ChangeSet, same: Mapping[NodeId, NodeId]) -> None:
+        now = self._now()
+        for node_id, refs in theirs.edited():
+            node = now.get(same.get(node_id, node_id))
+            if node is None:
+                gone = self._before()[node_id]
+                raise _refused(gone, "one side wrote chunks of it while the other deleted it")
+            if node.array is None or len(node.array.shape) != refs.ndim:
+                raise _refused(node, "one side wrote chunks, the other changed its dimensions")
+            self.merged.edits(node).set_many(refs)
+
+    def _check_place(self, node: Node) -> None:
+        above = nearest_ancestor(self.base, self.merged, node.path)
+        if above is not None and not above.is_group:
+            raise _refused(node, f"it would lie below the array {above.path}")
+        for path in self.handed.staged.nodes:
+            if is_below(node.path, path) and node_at(self.base, self.merged, path) is None:
+                raise _refused(node, f"one side created it while the other deleted {path} above")
+
+    def _now(self) -> dict[NodeId, Node]:
+        return {node.id: node for node in nodes_below(self.base, self.merged, ROOT)}
+
+    def _before(self) -> dict[NodeId, Node]:
+        return {node.id: node for node in self.handed.staged.nodes.values()}
+
+
+def _on_manifests_of(current: Node, updated: Node) -> Node:
+    """A fork's node names manifests of the staged snapshot; ours are those of the base."""
+    if updated.array is None:
+        return updated
+    manifests = current.array.manifests if current.array else ()
+    return replace(updated, array=replace(updated.array, manifests=manifests))
+
+
+def _refused(node: Node, why: str) -> FragmentError:
+    return FragmentError(
+        f"the changes of a fork cannot be merged at {node.path}: {why}; nothing was merged"
+    )
