@@ -1,15 +1,20 @@
 """What collides when a session is moved over somebody else's commit, and who may decide.
 
 Pure: our change set, their transaction log and the trees on both sides in; conflicts or a changed
-change set out. Chunk collisions are found in columns. The rules and names are those of the official
-library, plus two that it misses: creating below a group that the other side deleted, and deleting a
-group below which the other side created something.
+change set out. Chunk collisions are found in columns.
+
+What is free of conflicts gives the same tree in either order. The rules and names are those of the
+official library, plus what it misses for that: a node created below a group that the other side
+deleted or replaced, or below what the other side made an array; a node that one side deleted and
+the other replaced; and chunks written into an array that the other side shrank, or whose chunks it
+gave another meaning.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -52,6 +57,9 @@ _TEXTS = {
     ConflictType.DeleteOfUpdatedArray: "Delete of updated array",
     ConflictType.DeleteOfUpdatedGroup: "Delete of updated group",
 }
+
+
+_BESIDE_CHUNKS = {"shape", "attributes", "dimension_names"}
 
 
 class VersionSelection(Enum):
@@ -173,16 +181,26 @@ def rebase_step(
     ]
     if unsolved:
         return Collision(tuple(unsolved))
-    for node_id in theirs.log.deleted_arrays | theirs.log.deleted_groups:
+    for node_id in _gone(theirs.log):
         changed.deleted.pop(node_id, None)
+    for node_id, node in changed.updated.items():
+        changed.updated[node_id] = _with_their_manifests(node, theirs.after)
     return Clean(changed)
+
+
+def _with_their_manifests(node: Node, after: Snapshot) -> Node:
+    """Our document of an array over the chunks that it has by now."""
+    now = after.nodes.get(node.path)
+    if node.array is None or now is None or now.array is None:
+        return node
+    return replace(node, array=replace(node.array, manifests=now.array.manifests))
 
 
 def find_conflicts(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> list[Conflict]:
     """Every collision between our changes on `base` and one commit of the other side."""
     return [
         *_new_nodes(ours, base, theirs),
-        *_metadata(ours, theirs.log),
+        *_metadata(ours, base, theirs.log),
         *_chunks(ours, base, theirs.log),
         *_deletes(ours, theirs),
     ]
@@ -200,18 +218,17 @@ def _new_nodes(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> Iterator[Conf
 def _has_no_group_above(path: str, ours: ChangeSet, base: Snapshot, after: Snapshot) -> bool:
     above = parent_path(path)
     while above is not None:
-        if above not in ours.created:
-            now = after.nodes.get(above)
-            if now is not None and not now.is_group:
-                return True
-            before = base.nodes.get(above)
-            if now is None and before is not None and before.id not in ours.deleted:
-                return True
+        before, now = base.nodes.get(above), after.nodes.get(above)
+        if above not in ours.created and now is not None and not now.is_group:
+            return True
+        counted_on = before is not None and before.id not in ours.deleted
+        if counted_on and (now is None or before is None or now.id != before.id):
+            return True
         above = parent_path(above)
     return False
 
 
-def _metadata(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Conflict]:
+def _metadata(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:
     for node_id, node in ours.updated.items():
         if node_id in theirs.updated_arrays or node_id in theirs.updated_groups:
             yield Conflict(ConflictType.ZarrMetadataDoubleUpdate, node.path, node_id)
@@ -220,16 +237,26 @@ def _metadata(ours: ChangeSet, theirs: TransactionLog) -> Iterator[Conflict]:
         if node_id in theirs.deleted_groups:
             yield Conflict(ConflictType.ZarrMetadataUpdateOfDeletedGroup, node.path, node_id)
         written = theirs.updated_chunks.get(node_id)
-        if written is not None and len(written) and _cuts_off(node, written):
+        if written is not None and len(written) and _spoils(node, base, written):
             yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, node.path, node_id, written)
 
 
-def _cuts_off(node: Node, written: Coordinates) -> bool:
-    """Whether our new shape leaves no place for chunks that the other side wrote."""
+def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
+    """Whether our document leaves no place for their chunks, or makes other values of them."""
     document = parse_node(node.user_data)
     if not isinstance(document, ArrayDocument) or len(document.shape) != written.shape[1]:
         return True
-    return bool((written >= document.num_chunks).any())
+    if (written >= document.num_chunks).any():
+        return True
+    before = base.nodes.get(node.path)
+    return before is None or _chunk_meaning(before) != _chunk_meaning(node)
+
+
+def _chunk_meaning(node: Node) -> dict[str, object]:
+    """All that decides what the bytes of a chunk stand for."""
+    parse_node(node.user_data)
+    document = json.loads(node.user_data)
+    return {key: value for key, value in document.items() if key not in _BESIDE_CHUNKS}
 
 
 def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:
@@ -249,24 +276,40 @@ def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator
 
 def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
     log = theirs.log
-    groups = [node.path for node in ours.deleted.values() if node.is_group]
+    gone = _gone(log)
     for node_id, node in ours.deleted.items():
+        replaced = node_id in gone and (
+            node.path in ours.created or node.path in theirs.after.nodes
+        )
         if node_id in log.updated_arrays or node_id in log.updated_chunks:
             yield Conflict(ConflictType.DeleteOfUpdatedArray, node.path, node_id)
         if node_id in log.updated_groups:
             yield Conflict(ConflictType.DeleteOfUpdatedGroup, node.path, node_id)
-    for node in _created_below(groups, theirs):
+        if replaced:
+            kind = (
+                ConflictType.DeleteOfUpdatedGroup
+                if node.is_group
+                else ConflictType.DeleteOfUpdatedArray
+            )
+            yield Conflict(kind, node.path, node_id)
+    closed = [node.path for node in ours.deleted.values() if node.is_group]
+    closed += [path for path, node in ours.created.items() if not node.is_group]
+    for node in _created_below(closed, theirs):
         yield Conflict(ConflictType.NewNodeInInvalidGroup, node.path, node.id)
 
 
-def _created_below(groups: Sequence[str], theirs: Theirs) -> Iterator[Node]:
-    """Nodes that they created below groups that we deleted."""
+def _created_below(closed: Sequence[str], theirs: Theirs) -> Iterator[Node]:
+    """Nodes that they created where our changes leave no group to hold them."""
     created = theirs.log.new_arrays | theirs.log.new_groups
-    if not groups or not created:
+    if not closed or not created:
         return
     for node in theirs.after.nodes.values():
-        if node.id in created and any(is_below(node.path, group) for group in groups):
+        if node.id in created and any(is_below(node.path, path) for path in closed):
             yield node
+
+
+def _gone(log: TransactionLog) -> frozenset[NodeId]:
+    return log.deleted_arrays | log.deleted_groups
 
 
 def _paths(ours: ChangeSet, base: Snapshot) -> dict[NodeId, str]:

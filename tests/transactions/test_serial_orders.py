@@ -1,0 +1,92 @@
+"""Two transactions that do not conflict give one result, whichever of them comes first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from support.arrays import contents
+from support.operations import Transaction, fresh, run, transactions
+
+from airflow_provider_icechunk.exceptions import RebaseFailedError
+from airflow_provider_icechunk.repository.conflicts import ConflictDetector
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+
+Seen = dict[str, object]
+
+
+def head(storage: MemoryStorage) -> Seen:
+    return contents(Repository.open(storage).readonly_session("main"))
+
+
+def one_after_the_other(*order: Transaction) -> Seen:
+    storage = fresh()
+    repo = Repository.open(storage)
+    for transaction in order:
+        session = run(repo.writable_session("main"), transaction)
+        session.commit("serial", allow_empty=True)
+    return head(storage)
+
+
+def rebased(ours: Transaction, *theirs: Transaction) -> Seen | None:
+    """The result of committing `ours` over `theirs`, all from one base; `None` on a conflict."""
+    storage = fresh()
+    repo = Repository.open(storage)
+    late = run(repo.writable_session("main"), ours)
+    for transaction in theirs:
+        run(repo.writable_session("main"), transaction).commit("first", allow_empty=True)
+    try:
+        late.rebase(ConflictDetector())
+    except RebaseFailedError:
+        return None
+    before = contents(late)
+    late.commit("second", allow_empty=True)
+    after = head(storage)
+    assert before == after, "a moved session shows what its commit will hold"
+    return after
+
+
+def check_pair(first: Transaction, second: Transaction) -> None:
+    results = [rebased(first, second), rebased(second, first)]
+    clean = [result for result in results if result is not None]
+    event(f"{len(clean)} of 2 directions are free of conflicts")
+    if not clean:
+        return
+    orders = [one_after_the_other(first, second), one_after_the_other(second, first)]
+    for result in clean:
+        assert result == orders[0]
+        assert result == orders[1]
+
+
+def check_chain(ours: Transaction, theirs: list[Transaction]) -> None:
+    result = rebased(ours, *theirs)
+    event("conflict" if result is None else "free of conflicts")
+    if result is not None:
+        assert result == one_after_the_other(ours, *theirs)
+
+
+@settings(max_examples=350)
+@given(transactions, transactions)
+def test_what_is_free_of_conflicts_does_not_depend_on_the_order(
+    first: Transaction, second: Transaction
+) -> None:
+    check_pair(first, second)
+
+
+@settings(max_examples=100)
+@given(transactions, st.lists(transactions, min_size=2, max_size=3))
+def test_a_session_moved_over_several_commits_is_as_if_it_had_come_first(
+    ours: Transaction, theirs: list[Transaction]
+) -> None:
+    check_chain(ours, theirs)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@settings(max_examples=10_000)
+@given(transactions, transactions)
+def test_ten_thousand_pairs_do_not_depend_on_the_order(
+    first: Transaction, second: Transaction
+) -> None:
+    check_pair(first, second)
