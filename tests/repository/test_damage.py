@@ -1,0 +1,141 @@
+"""What is missing or wrong in a repository is an error with a name, never a fill value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import zarr
+from support import trees
+
+import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+    StorageError,
+)
+from airflow_provider_icechunk.format.generations.v1 import manifest_records
+from airflow_provider_icechunk.format.ids import encode_base32
+from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.storage.base import Anything
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+
+
+@pytest.fixture
+def storage():
+    storage = MemoryStorage()
+    session = icechunk.Repository.create(storage).writable_session("main")
+    root = zarr.group(session.store)
+    root.create_array("x", data=np.arange(4000.0), chunks=(1000,), compressors=None)
+    root.create_array("small", data=np.arange(4), chunks=(1,))
+    session.commit("data")
+    return storage
+
+
+def keys(storage, folder):
+    return [item.key for item in storage.scan(f"{folder}/")]
+
+
+def read(storage, path="/x"):
+    return trees.values(icechunk.Repository.open(storage).readonly_session("main"), path)
+
+
+def test_a_missing_chunk_file_is_an_error(storage):
+    storage.delete(keys(storage, "chunks"))
+    with pytest.raises(StorageError, match="missing") as caught:
+        read(storage)
+    assert caught.value.kind is Kind.OBJECT_MISSING
+    assert read(storage, "/small").tolist() == [0, 1, 2, 3]
+
+
+def test_a_truncated_chunk_file_is_an_error(storage):
+    for key in keys(storage, "chunks"):
+        data = storage.get(key).data
+        storage.put(key, data[: len(data) - 1], expect=Anything())
+    with pytest.raises(StorageError, match="shorter"):
+        read(storage)
+
+
+def test_a_missing_manifest_is_an_error_for_every_way_to_ask(storage):
+    storage.delete(keys(storage, "manifests"))
+    session = icechunk.Repository.open(storage).readonly_session("main")
+    for ask in (
+        lambda: trees.values(session, "/x"),
+        lambda: session.chunk_type("/x", [0]),
+        lambda: list(session.chunk_batches("/x")),
+        lambda: session.store.get_sync("x/c/0"),
+        lambda: session.all_virtual_chunk_locations(),
+    ):
+        with pytest.raises(StorageError, match="manifest"):
+            ask()
+    writer = icechunk.Repository.open(storage).writable_session("main")
+    zarr.open_array(writer.store, path="x")[0:1000] = 1
+    with pytest.raises(StorageError, match="manifest"):
+        writer.commit("on damaged ground")
+
+
+def test_a_missing_snapshot_is_not_an_empty_repository(storage):
+    repo = icechunk.Repository.open(storage)
+    storage.delete([f"snapshots/{repo.lookup_branch('main')}"])
+    with pytest.raises(NotFoundError, match="no snapshot"):
+        icechunk.Repository.open(storage).readonly_session("main")
+
+
+def test_a_missing_log_stops_differences_and_rebases_but_not_commits(storage):
+    repo = icechunk.Repository.open(storage)
+    late = icechunk.Repository.open(storage).writable_session("main")
+    zarr.open_array(late.store, path="x")[0:1000] = 1
+    early = repo.writable_session("main")
+    zarr.open_array(early.store, path="small")[0] = 1
+    snapshot = early.commit("first")
+    storage.delete([f"transactions/{snapshot}"])
+    fresh = icechunk.Repository.open(storage)
+    with pytest.raises(StorageError, match="transaction log"):
+        fresh.diff(from_snapshot_id=late.snapshot_id, to_branch="main")
+    with pytest.raises(StorageError, match="transaction log"):
+        late.rebase(icechunk.BasicConflictSolver())
+    other = fresh.writable_session("main")
+    zarr.open_array(other.store, path="small")[1] = 5
+    other.commit("on top")
+    reader = icechunk.Repository.open(storage).writable_session("main")
+    assert trees.values(reader, "/small").tolist() == [1, 5, 2, 3]
+
+
+def unsorted(refs: ChunkRefs) -> ChunkRefs:
+    order = np.arange(len(refs))[::-1]
+    return replace(
+        refs,
+        **{
+            name: getattr(refs, name)[order]
+            for name in (
+                "index",
+                "kind",
+                "chunk_id",
+                "offset",
+                "length",
+                "span",
+                "etag",
+                "modified",
+            )
+        },
+    )
+
+
+def test_unsorted_references_are_neither_written_nor_read(storage, monkeypatch):
+    """Official readers search them by halving and would show fill values."""
+    repo = icechunk.Repository.open(storage)
+    assets = repo._engine.assets
+    node = repo.readonly_session("main").tree.array("/small")
+    (ref,) = node.array.manifests
+    manifest = assets.manifest(ref.id)
+    wrong = replace(manifest, arrays={node.id: (unsorted(manifest.of(node.id, 1)),)})
+    with pytest.raises(InvalidInputError, match="in order"):
+        assets.ledger.codec.encode_manifest(wrong, level=3)
+    monkeypatch.setattr(manifest_records, "_check", lambda refs: None)
+    data = assets.ledger.codec.encode_manifest(wrong, level=3)
+    storage.put(f"manifests/{encode_base32(ref.id)}", data, expect=Anything())
+    with pytest.raises(FormatError, match="order"):
+        read(storage, "/small")
