@@ -1,0 +1,139 @@
+"""The command line: measure, print, write `RESULTS.md` and the plot."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks import report
+from benchmarks.environment import second_python
+from benchmarks.model import OFFICIAL_1, OFFICIAL_2, OURS, OURS_UNSYNCED, TITLES, ZARR, Measurement
+from benchmarks.runner import ROOT, Plan, RunError, Runner, plan
+from benchmarks.servers import seaweedfs
+from benchmarks.workloads import ALL
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
+    planned = plan(ALL, quick=options.quick, rounds=options.rounds, only=options.only)
+    if not planned:
+        names = ", ".join(workload.name for workload in ALL)
+        print(f"No workload is called {' or '.join(options.only)}; there are: {names}")
+        return 2
+    begin = time.monotonic()
+    measurements, runner = _measure(planned, options.folder, options.profile)
+    _print_goals(measurements)
+    whole = not options.quick and not options.only
+    results = options.results or (ROOT / "benchmarks" if whole else None)
+    if results is not None:
+        _write(results, measurements, runner)
+    print(f"\nTook {time.monotonic() - begin:.0f} s.")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Compare this package with the official one on this machine.",
+    )
+    parser.add_argument("--quick", action="store_true", help="middle sizes, once; minutes")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="workloads with NAME in theirs"
+    )
+    parser.add_argument("--rounds", type=int, help="how often each is measured (3; quick: 1)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="where RESULTS.md and the plot go (benchmarks/ after a whole run, else nowhere)",
+    )
+    parser.add_argument("--profile", type=Path, help="a folder for sampling profiles of the runs")
+    parser.add_argument(
+        "--folder", type=Path, help="a disk to measure on (the system's temporary folder)"
+    )
+    return parser
+
+
+def _measure(
+    planned: list[Plan], folder: Path | None, profiles: Path | None
+) -> tuple[list[Measurement], Runner]:
+    interpreters = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR), sys.executable)
+    missing = {}
+    second = second_python(ROOT)
+    if isinstance(second, Path):
+        interpreters[OFFICIAL_2] = str(second)
+    else:
+        missing[OFFICIAL_2] = second
+        print(f"{TITLES[OFFICIAL_2]} is skipped: {second}")
+    measurements: list[Measurement] = []
+    with ExitStack() as stack:
+        # No error while removing may hide the error that ended the run.
+        root = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(
+                    prefix="icechunk-bench-", dir=folder, ignore_cleanup_errors=True
+                )
+            )
+        )
+        endpoint = None
+        if any(one.workload.place == "s3" for one in planned):
+            endpoint = stack.enter_context(seaweedfs(root / "seaweedfs"))
+        runner = Runner(
+            interpreters,
+            missing,
+            root,
+            endpoint,
+            None if profiles is None else profiles.absolute(),
+        )
+        for one in planned:
+            measurements += _one(runner, one)
+    return measurements, runner
+
+
+def _one(runner: Runner, planned: Plan) -> list[Measurement]:
+    print(f"\n{planned.workload.name}: {planned.workload.titled(planned.sizes[-1])}", flush=True)
+    found: list[Measurement] = []
+    try:
+        runner.run(planned, found.append)
+    except RunError as error:
+        # One broken workload must not cost the results of the others.
+        print(error, file=sys.stderr, flush=True)
+    rows = report.figure_rows(planned.workload, report.figures(found))
+    print(report.aligned(report.HEADER, rows), flush=True)
+    return found
+
+
+def _print_goals(measurements: list[Measurement]) -> None:
+    rows = report.verdict_rows(ALL, report.verdicts(ALL, report.figures(measurements)))
+    print(f"\n{report.aligned(report.GOAL_HEADER, rows)}")
+
+
+def _write(folder: Path, measurements: list[Measurement], runner: Runner) -> None:
+    from benchmarks.plot import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "growth.png"
+    draw(ALL, report.figures(measurements), folder / name)
+    text = report.page(
+        ALL, measurements, runner.versions, folder=Path(tempfile.gettempdir()), plot=name
+    )
+    (folder / "RESULTS.md").write_text(text)
+    print(f"\nWrote {folder / 'RESULTS.md'} and {name}.")
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave through the context managers, which stop the server and remove the data."""
+    del frame
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

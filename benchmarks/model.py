@@ -1,0 +1,153 @@
+"""What a benchmark is made of: workloads, goals, cases and measurements."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+OURS = "ours"
+OURS_UNSYNCED = "ours-unsynced"
+OFFICIAL_1 = "icechunk1"
+OFFICIAL_2 = "icechunk2"
+ZARR = "zarr"
+"""Names of the contenders. `zarr` is a plain folder without any versions."""
+
+OFFICIAL = (OFFICIAL_1, OFFICIAL_2)
+TITLES = {
+    OURS: "ours",
+    OURS_UNSYNCED: "ours, no fsync",
+    OFFICIAL_1: "icechunk 1",
+    OFFICIAL_2: "icechunk 2",
+    ZARR: "zarr LocalStore",
+}
+BUCKET = "benchmarks"
+ACCESS_KEY = "benchmark"
+SECRET_KEY = "benchmark-secret"
+"""Of the server that a run starts on loopback and removes; they open nothing else."""
+
+Place = Literal["local", "s3"]
+Measure = Literal["seconds", "peak_bytes"]
+
+
+class SkippedError(Exception):
+    """The contender cannot do this; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Ours must cost at most `at_most` times what the other costs, at the largest size."""
+
+    at_most: float
+    against: tuple[str, ...] = OFFICIAL
+    ours: str = OURS
+    measure: Measure = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One contender doing one workload at one size in one place."""
+
+    contender: str
+    size: int
+    folder: Path
+    """A folder of its own: the repository of local workloads, and notes from `prepare`."""
+    endpoint: str | None = None
+    prefix: str = ""
+
+    @property
+    def library(self) -> ModuleType:
+        """The package under its official names."""
+        if self.is_ours:
+            return importlib.import_module("airflow_provider_icechunk.api")
+        return importlib.import_module("icechunk")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the contender is this package, in whatever setting."""
+        return self.contender in (OURS, OURS_UNSYNCED)
+
+    @property
+    def repository(self) -> Path:
+        """Where a local repository is."""
+        return self.folder / "repository"
+
+    def storage(self) -> Any:
+        """The contender's storage object for the place of the case."""
+        if self.endpoint is not None:
+            return self.library.s3_storage(
+                bucket=BUCKET,
+                prefix=self.prefix,
+                region="us-east-1",
+                endpoint_url=self.endpoint,
+                allow_http=True,
+                force_path_style=True,
+                access_key_id=ACCESS_KEY,
+                secret_access_key=SECRET_KEY,
+            )
+        if self.contender == OURS_UNSYNCED:
+            local = importlib.import_module("airflow_provider_icechunk.storage.local")
+            return local.LocalStorage(self.repository, durable=False)
+        return self.library.local_filesystem_storage(str(self.repository))
+
+    def create(self, config: Any = None) -> Any:
+        """A new repository with the contender's defaults."""
+        return self.library.Repository.create(self.storage(), config)
+
+    def open(self, config: Any = None) -> Any:
+        """The repository that `prepare` or `setup` made."""
+        return self.library.Repository.open(self.storage(), config)
+
+
+def nothing(case: Case) -> None:
+    """No preparation, no state."""
+    del case
+
+
+def unchecked(case: Case, state: Any, result: Any) -> None:
+    """The run itself would have failed."""
+    del case, state, result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Something to measure. Only `run` is timed; each measurement is a process of its own."""
+
+    name: str
+    title: str
+    """With `{size}` where the size belongs."""
+    sizes: tuple[int, int, int]
+    """Growing; goals are stated for the last."""
+    goals: tuple[Goal, ...]
+    place: Place = "local"
+    prepare: Callable[[Case], None] = nothing
+    """Runs in a process of its own before."""
+    setup: Callable[[Case], Any]
+    """Runs untimed in the measured process and makes the state for `run`."""
+    run: Callable[[Case, Any], Any]
+    check: Callable[[Case, Any, Any], None] = unchecked
+    """Raises if the result is wrong: nobody is fast by doing something else."""
+    repeatable: bool = False
+    """Whether what `prepare` made can be measured again and again."""
+    contenders: tuple[str, ...] = (OURS, OFFICIAL_1, OFFICIAL_2)
+
+    def titled(self, size: int) -> str:
+        """The title with a size in it."""
+        return self.title.format(size=f"{size:,}".replace(",", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run. Either `skipped` says why there are no numbers, or the numbers count."""
+
+    workload: str
+    contender: str
+    size: int
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    """Most resident memory during `run`, with everything that was loaded before."""
+    skipped: str = ""

@@ -1,0 +1,147 @@
+"""Carry out the measurements: contenders take turns, every one in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from benchmarks.model import Measurement, Workload, nothing
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = 1800.0
+
+
+class RunError(Exception):
+    """A measured process failed; the text ends with what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure: sizes of a workload, and how often each."""
+
+    workload: Workload
+    sizes: tuple[int, ...]
+    rounds: int
+
+
+def plan(
+    workloads: Sequence[Workload], *, quick: bool, rounds: int | None, only: Sequence[str] = ()
+) -> list[Plan]:
+    """What a run measures: everything at three sizes, or the middle size once."""
+    chosen = [w for w in workloads if not only or any(name in w.name for name in only)]
+    if quick:
+        return [Plan(workload, workload.sizes[1:2], rounds or 1) for workload in chosen]
+    return [Plan(workload, workload.sizes, rounds or 3) for workload in chosen]
+
+
+@dataclass(slots=True)
+class Runner:
+    """Starts measured processes and collects what they answer."""
+
+    interpreters: Mapping[str, str]
+    """Which Python runs a contender; one without is skipped."""
+    missing: Mapping[str, str]
+    """Why a contender has none."""
+    folder: Path
+    endpoint: str | None
+    profiles: Path | None = None
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def run(self, planned: Plan, tell: Callable[[Measurement], None]) -> list[Measurement]:
+        """All measurements of one workload."""
+        found: list[Measurement] = []
+        for size in planned.sizes:
+            turns = _Turns(self, planned.workload, size)
+            try:
+                for number in range(planned.rounds):
+                    for contender in _rotated(planned.workload.contenders, number):
+                        found.append(turns.take(contender))
+                        tell(found[-1])
+            finally:
+                turns.clean()
+        return found
+
+    def fresh(self, workload: Workload, contender: str, size: int) -> dict[str, object]:
+        """An order for a place that nobody has used."""
+        name = f"{workload.name}-{size}-{contender}-{next(self._numbers)}"
+        folder = self.folder / name
+        folder.mkdir()
+        return {
+            "workload": workload.name,
+            "contender": contender,
+            "size": size,
+            "folder": str(folder),
+            "endpoint": self.endpoint if workload.place == "s3" else None,
+            "prefix": name,
+            "answer": str(folder / "answer.json"),
+            "profile": str(self.profiles / f"{name}.txt") if self.profiles else None,
+        }
+
+    def start(self, order: Mapping[str, object], phase: str) -> dict[str, object]:
+        """Run one process to its end and return its answer."""
+        contender = str(order["contender"])
+        command = [self.interpreters[contender], "-m", "benchmarks.child"]
+        done = subprocess.run(
+            [*command, json.dumps({**order, "phase": phase})],
+            cwd=ROOT,
+            env={**os.environ, "ICECHUNK_LOG": "error"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        if done.returncode:
+            what = f"{order['workload']} ({phase}, {contender}, size {order['size']})"
+            raise RunError(f"{what} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        answer: dict[str, object] = json.loads(Path(str(order["answer"])).read_text())
+        self.versions[contender] = answer.pop("versions")  # type: ignore[assignment]
+        return answer
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The places of one workload at one size, reused where that is allowed."""
+
+    runner: Runner
+    workload: Workload
+    size: int
+    prepared: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    def take(self, contender: str) -> Measurement:
+        """Measure one contender once."""
+        about = (self.workload.name, contender, self.size)
+        if contender not in self.runner.interpreters:
+            return Measurement(*about, skipped=self.runner.missing.get(contender, "not available"))
+        order = self.prepared.get(contender)
+        if order is None:
+            order = self.runner.fresh(self.workload, contender, self.size)
+            if self.workload.prepare is not nothing:
+                self.runner.start(order, "prepare")
+            self.prepared[contender] = order
+        try:
+            answer = self.runner.start(order, "measure")
+        finally:
+            if not self.workload.repeatable:
+                self._forget(contender)
+        return Measurement(*about, **answer)  # type: ignore[arg-type]
+
+    def clean(self) -> None:
+        """Remove what is left."""
+        for contender in list(self.prepared):
+            self._forget(contender)
+
+    def _forget(self, contender: str) -> None:
+        shutil.rmtree(str(self.prepared.pop(contender)["folder"]))
+
+
+def _rotated(contenders: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Another one begins in each round: what helps the second must not help the same one always."""
+    first = number % len(contenders)
+    return contenders[first:] + contenders[:first]

