@@ -86,8 +86,8 @@ class Collection:
         for layer in Layer:
             if not len(plan.layer(layer)):
                 continue
-            if self._refresh():
-                plan = plan.without(self._live)
+            self._refresh()
+            plan = plan.without(self._live)
             if layer is Layer.SNAPSHOTS:
                 summary = self._delete_snapshots(plan.objects[layer], summary)
             else:
@@ -96,23 +96,21 @@ class Collection:
                 break
         return summary
 
-    def _refresh(self, spare: Mapping[SnapshotId, bytes] | None = None) -> bool:
-        """Take in where references are now; whether they had moved.
+    def _refresh(self, spare: Mapping[SnapshotId, bytes] | None = None) -> None:
+        """Take in where references are now.
 
         Returns only after two looks that agree: while a branch is created and another one deleted,
         a single look could miss both.
         """
-        moved = False
         if self._roots is None:
             stored = list_objects(self._engine.storage, self._engine.ledger.layout.snapshots)
             self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
         for _ in range(_TRIES):
             roots = read_roots(self._engine.ledger)
             if roots == self._roots:
-                return moved
+                return
             self._live.extend(roots.tips(), spare)
             self._roots = roots
-            moved = True
         raise MaintenanceError(
             f"the references of {self._engine.storage.location} moved {_TRIES} times in a row "
             "while it was being collected; nothing more is deleted. Try again when it is quieter",

@@ -13,18 +13,17 @@ from airflow_provider_icechunk.repository.maintenance.collect import collect
 from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
 from airflow_provider_icechunk.repository.maintenance.expire import expire, make_expiration_plan
 from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
-from airflow_provider_icechunk.repository.maintenance.measure import (
-    ChunkStorageStats,
-    Measurement,
-    chunk_storage_stats,
-    measure,
-)
+from airflow_provider_icechunk.repository.maintenance.measure import Measurement, measure
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
 from airflow_provider_icechunk.repository.maintenance.retention import (
     ExpirationPlan,
     RetentionPolicy,
 )
 from airflow_provider_icechunk.repository.maintenance.rewrite import rewrite_manifests
+from airflow_provider_icechunk.repository.maintenance.stats import (
+    ChunkStorageStats,
+    chunk_storage_stats,
+)
 from airflow_provider_icechunk.repository.maintenance.verify import verify
 
 _MANIFEST_MEMORY = 512 * 1024 * 1024

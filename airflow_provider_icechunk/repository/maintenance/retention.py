@@ -115,16 +115,15 @@ def plan_expiration(
     parents: dict[SnapshotId, SnapshotId] = {}
     released: set[SnapshotId] = set()
     for ref in refs:
-        line = list(_line(ref.tip, links, parents))
-        cut = _cut(line, limit, window)
+        cut = _cut(list(_line(ref.tip, links, parents)), links, limit, window)
         if cut is not None:
             parents[cut.edit.snapshot] = cut.edit.parent
             released |= cut.released
     lines = {ref: list(_line(ref.tip, links, parents)) for ref in refs}
     needed_by: dict[SnapshotId, list[tuple[RefType, str]]] = {}
     for ref, line in lines.items():
-        for link in line if not ref.delete else ():
-            needed_by.setdefault(link.id, []).append((ref.type, ref.name))
+        for name in line if not ref.delete else ():
+            needed_by.setdefault(links[name].id, []).append((ref.type, ref.name))
     return ExpirationPlan(
         refs=tuple(replace(ref, kept=len(line)) for ref, line in lines.items()),
         edits=tuple(
@@ -165,35 +164,38 @@ def _kept_anyway(
     if policy.keep_last is None:
         return frozenset()
     return frozenset(
-        link.id
+        links[name].id
         for ref in refs
         if ref.type == "branch" and not ref.delete
-        for link, _ in zip(_line(ref.tip, links, {}), range(policy.keep_last), strict=False)
+        for name, _ in zip(_line(ref.tip, links, {}), range(policy.keep_last), strict=False)
     )
 
 
-def _cut(line: list[Link], limit: int, window: frozenset[SnapshotId]) -> _Cut | None:
+def _cut(
+    line: list[SnapshotId],
+    links: Mapping[SnapshotId, Link],
+    limit: int,
+    window: frozenset[SnapshotId],
+) -> _Cut | None:
     """Where a line is cut, if it is: after its oldest kept snapshot, or after its tip."""
-    kept = [
-        place for place, link in enumerate(line) if link.flushed_at >= limit or link.id in window
-    ]
-    last_kept = kept[-1] if kept else 0
+
+    def stays(link: Link) -> bool:
+        return link.flushed_at >= limit or link.id in window
+
+    steps = [links[name] for name in line]
+    last_kept = max((place for place, link in enumerate(steps) if stays(link)), default=0)
     if last_kept >= len(line) - 2:
         return None
-    expired = [link.id for link in line[last_kept:-1] if link.flushed_at < limit]
-    released = [one for one in expired if one not in window]
-    # In `alpha` the first snapshot's file may have another name than its children know it by.
-    root = line[-2].parent
-    assert root is not None
-    return _Cut(Edit(line[last_kept].id, root), frozenset(released))
+    released = frozenset(link.id for link in steps[last_kept:-1] if not stays(link))
+    return _Cut(Edit(steps[last_kept].id, line[-1]), released)
 
 
 def _line(
     tip: SnapshotId,
     links: Mapping[SnapshotId, Link],
     parents: Mapping[SnapshotId, SnapshotId],
-) -> Iterator[Link]:
-    """A snapshot and its ancestors, newest first, with edited parents."""
+) -> Iterator[SnapshotId]:
+    """A snapshot and its ancestors as their children name them, newest first, after edits."""
     seen: set[SnapshotId] = set()
     current: SnapshotId | None = tip
     while current is not None:
@@ -203,6 +205,6 @@ def _line(
                 "descendant as its parent"
             )
         seen.add(current)
+        yield current
         link = links[current]
-        yield link
         current = parents.get(link.id, link.parent)

@@ -28,6 +28,7 @@ def rewrite_manifests(
     No chunk changes, so it cannot conflict with others' commits: if the branch moves meanwhile, it
     is done again on the new head, for the arrays that changed.
     """
+    engine.conditions.check()
     engine.clock.check()
     flusher = Flusher(engine.assets, engine.settings.splitting, engine.world, rewrite_all=True)
     details = {**(metadata or {}), SPLITTING_KEY: _rules(engine)}

@@ -1,0 +1,386 @@
+"""Collection beside writers, over damage, through failures and crashes: nothing in use is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import pytest
+from support.arrays import put
+from support.upkeep import (
+    GENERATIONS,
+    Clock,
+    chunk,
+    clone,
+    every_pause,
+    everything,
+    keys,
+    lived_in,
+    write,
+)
+
+from airflow_provider_icechunk.exceptions import (
+    IcechunkError,
+    Kind,
+    MaintenanceError,
+    StorageError,
+)
+from airflow_provider_icechunk.repository.maintenance.collect import Collection
+from airflow_provider_icechunk.repository.maintenance.collect_plan import Layer
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.base import Absent, Anything, Deleted, Storage
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.testing.storages import WrappedStorage, every_crash
+
+AGE = timedelta(days=1)
+Act = Callable[[Repository, dict[str, str]], object]
+
+
+def commit(repo: Repository, ids: dict[str, str]) -> None:
+    del ids
+    write(repo, "main", 8, "meanwhile")
+
+
+def commit_over_two_branches(repo: Repository, ids: dict[str, str]) -> None:
+    repo.create_branch("moved", ids["side 1"])
+    repo.delete_branch("side")
+    write(repo, "moved", 9, "on the moved branch")
+
+
+def branch_at_garbage(repo: Repository, ids: dict[str, str]) -> None:
+    repo.create_branch("rescued", ids["doomed 2"])
+
+
+def tag_at_garbage(repo: Repository, ids: dict[str, str]) -> None:
+    repo.create_tag("rescued", ids["flushed"])
+
+
+def reset_to_garbage(repo: Repository, ids: dict[str, str]) -> None:
+    repo.reset_branch("side", ids["doomed 1"])
+
+
+def reset_main(repo: Repository, ids: dict[str, str]) -> None:
+    repo.reset_branch("main", ids["second"])
+
+
+def expire(repo: Repository, ids: dict[str, str]) -> None:
+    del ids
+    repo.expire_snapshots(repo.storage.now(), delete_expired_branches=True)
+
+
+def collect(repo: Repository, ids: dict[str, str]) -> None:
+    del ids
+    repo.garbage_collect(repo.storage.now() - AGE)
+
+
+# Every call for the acts that aim at what is being deleted, every third for the others.
+@pytest.mark.parametrize(
+    ("generation", "act", "step"),
+    [
+        ("1", branch_at_garbage, 1),
+        ("1", reset_to_garbage, 1),
+        ("alpha", branch_at_garbage, 2),
+        ("1", commit, 2),
+        *(("alpha", act, 3) for act in (commit, collect)),
+        *(("1", act, 3) for act in (commit_over_two_branches, tag_at_garbage, reset_main)),
+        *(("1", act, 3) for act in (expire, collect)),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_nothing_dangles_whatever_happens_before_any_call_of_the_collector(
+    generation: str, act: Act, step: int
+) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    clock.wait(days=10)
+    limit = clock.now - AGE
+
+    def other(inner: Storage) -> None:
+        try:
+            act(Repository.open(inner, world=clock.world()), ids)
+        except IcechunkError as error:
+            # Too late: what was asked for is collected already, and said to be.
+            assert error.kind is Kind.SNAPSHOT_NOT_FOUND
+
+    def scenario(paused: Storage) -> None:
+        Repository.open(paused, world=clock.world()).garbage_collect(limit)
+
+    schedules = 0
+    for name, left in every_pause(lambda: clone(storage, clock), scenario, other, step=step):
+        report = Repository.open(left).verify()
+        assert report.ok, (name, report.errors)
+        schedules += 1
+    everything(left)
+    print(f"{schedules} schedules")
+    assert schedules > 80 // step
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_session_that_is_younger_than_the_limit_survives_any_pause(generation: str) -> None:
+    clock = Clock()
+    storage, _ = lived_in(generation, clock)
+    clock.wait(days=10)
+    early = Repository.open(storage, world=clock.world()).writable_session("main")
+    put(early, "/a", (10,), chunk("written before collection"))
+    early.tree.writer.flush()
+    written = clock.now
+    clock.wait(hours=2)
+
+    def scenario(paused: Storage) -> None:
+        Repository.open(paused, world=clock.world()).garbage_collect(written)
+
+    def prepare() -> MemoryStorage:
+        return clone(storage, clock)
+
+    schedules = 0
+    for name, left in every_pause(prepare, scenario, lambda _: None):
+        schedules += 1
+        assert keys(left, "chunks/") >= keys(storage, "chunks/") - {
+            key for key, found in storage.objects.items() if found.created_at < written
+        }, name
+    assert schedules > 50
+    late = clone(storage, clock)
+    scenario(late)
+    session = Repository.open(late, world=clock.world()).writable_session("main")
+    session.tree.put_references("/a", early.tree.references(early.tree.array("/a")))
+    session.commit("committed after collection")
+    assert Repository.open(late).verify().ok
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_snapshots_named_at_the_moment_of_deletion_are_put_back(generation: str) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    clock.wait(days=10)
+
+    class Naming(WrappedStorage):
+        def delete(self, keys: Sequence[str]) -> Deleted:
+            if any(key.startswith("snapshots/") for key in keys):
+                other = Repository.open(self.inner, world=clock.world())
+                other.create_tag("rescued", ids["doomed 2"])
+            return self.inner.delete(keys)
+
+    summary = Repository.open(Naming(storage)).garbage_collect(clock.now - AGE)
+    assert summary.snapshots_deleted == 1
+    repo = Repository.open(storage)
+    assert [info.message for info in repo.ancestry(tag="rescued")][:2] == ["doomed 2", "doomed 1"]
+    assert repo.verify().ok
+    assert "tag rescued" in everything(storage)
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut short", "first byte", "other bytes"])
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_damaged_reachable_metadata_stops_collection_before_any_delete(
+    generation: str, damage: str
+) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    clock.wait(days=10)
+    doomed = {Collectable.key(ids[name]) for name in ("doomed 1", "doomed 2", "flushed")}
+    plan = Collection(Repository.open(storage)._engine).make_plan(clock.now)
+    garbage = {key for layer in Layer for key in plan.layer(layer).keys()}
+    assert doomed <= garbage
+    needed = {key for key in keys(storage) if key.startswith(("snapshots/", "manifests/"))}
+    tried = 0
+    for key in sorted(needed - garbage):
+        broken = clone(storage, clock)
+        spoil(broken, key, damage)
+        before = keys(broken)
+        with pytest.raises(MaintenanceError) as caught:
+            Repository.open(broken).garbage_collect(clock.now)
+        assert caught.value.__cause__ is not None
+        assert keys(broken) == before
+        tried += 1
+    assert tried >= 10
+    assert not Repository.open(broken).verify().ok
+
+
+class Collectable:
+    """Keys by text id."""
+
+    @staticmethod
+    def key(identity: str) -> str:
+        return f"snapshots/{identity}"
+
+
+def spoil(storage: MemoryStorage, key: str, damage: str) -> None:
+    data = storage.objects[key].data
+    match damage:
+        case "removed":
+            storage.delete([key])
+        case "cut short":
+            storage.put(key, data[: len(data) // 2], expect=Anything())
+        case "first byte":
+            storage.put(key, bytes([data[0] ^ 0xFF]) + data[1:], expect=Anything())
+        case _:
+            storage.put(key, b"something else", expect=Anything())
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_damaged_garbage_does_not_stop_collection(generation: str) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    storage.put(Collectable.key(ids["doomed 1"]), b"damaged", expect=Anything())
+    clock.wait(days=10)
+    before = everything(storage)
+    summary = Repository.open(storage).garbage_collect(clock.now)
+    assert summary.complete
+    assert summary.snapshots_deleted == 3
+    assert everything(storage) == before
+
+
+class Refusing(WrappedStorage):
+    """Does not delete keys with certain beginnings."""
+
+    def __init__(self, inner: Storage, refused: str, *, every: int = 1) -> None:
+        super().__init__(inner)
+        self.refused = refused
+        self.every = every
+
+    def delete(self, keys: Sequence[str]) -> Deleted:
+        refused = [key for key in keys if key.startswith(self.refused)][:: self.every]
+        done = self.inner.delete([key for key in keys if key not in refused])
+        return Deleted(done.keys, dict.fromkeys(refused, "access denied"))
+
+
+@pytest.mark.parametrize("layer", list(Layer))
+def test_a_failed_delete_stops_the_layers_below_and_the_summary_is_exact(layer: Layer) -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    clock.wait(days=10)
+    before = storage.objects
+    seen = everything(storage)
+    refusing = Refusing(storage, f"{layer.value}/", every=2)
+    summary = Repository.open(refusing).garbage_collect(clock.now)
+    gone = before.keys() - storage.objects.keys()
+    later = list(Layer)[list(Layer).index(layer) + 1 :]
+    assert not [key for key in gone if key.startswith(tuple(f"{one.value}/" for one in later))]
+    assert summary.stopped_at is layer
+    assert not summary.complete
+    assert summary.failed
+    assert all(key.startswith(f"{layer.value}/") for key in summary.failed)
+    assert summary.failed.keys() <= storage.objects.keys()
+    counted = [
+        summary.snapshots_deleted,
+        summary.transaction_logs_deleted,
+        summary.manifests_deleted,
+        summary.chunks_deleted,
+        summary.job_files_deleted,
+    ]
+    assert counted == [sum(key.startswith(f"{one.value}/") for key in gone) for one in Layer]
+    assert summary.bytes_deleted == sum(len(before[key].data) for key in gone)
+    assert everything(storage) == seen
+    assert Repository.open(storage).garbage_collect(clock.now).complete
+
+
+def test_one_percent_of_many_deletes_denied_is_counted_exactly() -> None:
+    clock = Clock()
+    storage = MemoryStorage(clock=clock)
+    Repository.create(storage, world=clock.world())
+    for number in range(2500):
+        storage.put(f"chunks/{number:019d}0", b"x" * 10, expect=Absent())
+    stored = len(keys(storage, "chunks/"))
+    clock.wait(days=1)
+    summary = Repository.open(Refusing(storage, "chunks/", every=100)).garbage_collect(clock.now)
+    left = keys(storage, "chunks/")
+    assert summary.failed.keys() == left
+    assert 0 < len(left) < stored / 50
+    assert summary.chunks_deleted == stored - len(left)
+    assert summary.bytes_deleted == summary.chunks_deleted * 10
+
+
+def test_a_delete_that_fails_as_a_whole_is_reported_and_stops() -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    clock.wait(days=10)
+
+    class Down(WrappedStorage):
+        def delete(self, keys: Sequence[str]) -> Deleted:
+            if any(key.startswith("manifests/") for key in keys):
+                raise StorageError("the store is down")
+            return self.inner.delete(keys)
+
+    summary = Repository.open(Down(storage)).garbage_collect(clock.now)
+    assert summary.stopped_at is Layer.MANIFESTS
+    assert set(summary.failed.values()) == {"the store is down"}
+    assert summary.manifests_deleted == summary.chunks_deleted == 0
+    assert Repository.open(storage).verify().ok
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_dying_at_any_call_of_the_collector_leaves_all_values(generation: str) -> None:
+    clock = Clock()
+    base, _ = lived_in(generation, clock)
+    clock.wait(days=10)
+    expected = everything(base)
+
+    def scenario(storage: Storage) -> None:
+        Repository.open(storage, world=clock.world()).garbage_collect(clock.now)
+
+    points = 0
+    for point in every_crash(scenario, make=lambda: clone(base, clock)):
+        points += 1
+        if not point.name.startswith("delete"):
+            continue
+        repo = Repository.open(point.storage, world=clock.world())
+        assert repo.verify().ok, point
+        assert everything(point.storage) == expected, point
+        write(repo, "main", 12, "after the crash")
+        repo.garbage_collect(clock.now)
+        assert repo.verify().ok, point
+        assert everything(point.storage)["tag v1"] == expected["tag v1"], point
+    assert everything(point.storage)
+    assert points > 50
+
+
+@pytest.mark.parametrize("skew", [-3600, -601, -599, 0, 599, 601, 3600])
+def test_the_hosts_clock_never_decides_about_age(skew: int) -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    clock.wait(days=10)
+    session = Repository.open(storage, world=clock.world()).writable_session("main")
+    put(session, "/a", (11,), chunk("fresh"))
+    session.tree.writer.flush()
+    fresh = keys(storage)
+    host = clock.world(timedelta(seconds=skew))
+    clock.wait(minutes=1)
+    repo = Repository.open(storage, world=host)
+    summary = repo.garbage_collect(host.now(), minimum_age=timedelta(hours=1))
+    assert summary.complete
+    assert summary.chunks_deleted == 4
+    session.commit("after collection")
+    assert Repository.open(storage).verify().ok
+    assert len(fresh - keys(storage)) == 14
+
+
+def test_a_reference_file_that_cannot_be_read_stops_everything() -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    storage.put("refs/branch.side/ref.json", b"{", expect=Anything())
+    clock.wait(days=10)
+    before = keys(storage)
+    repo = Repository.open(storage)
+    with pytest.raises(MaintenanceError, match="branches and tags cannot be read"):
+        repo.garbage_collect(clock.now)
+    with pytest.raises(MaintenanceError, match="branches and tags cannot be read"):
+        repo.expire_snapshots(clock.now)
+    assert keys(storage) == before
+
+
+def test_references_that_never_rest_stop_collection() -> None:
+    clock = Clock()
+    storage, ids = lived_in("1", clock)
+    clock.wait(days=10)
+    before = keys(storage, "chunks/")
+    other = Repository.open(storage, world=clock.world())
+    turns = iter(range(10_000))
+
+    class Restless(WrappedStorage):
+        def list_folders(self, prefix: str) -> list[str]:
+            other.create_tag(f"t{next(turns)}", ids["fourth"])
+            return self.inner.list_folders(prefix)
+
+    with pytest.raises(MaintenanceError, match="moved") as caught:
+        Repository.open(Restless(storage)).garbage_collect(clock.now)
+    assert caught.value.kind is Kind.ATTEMPTS_EXHAUSTED
+    assert keys(storage, "chunks/") == before
