@@ -63,7 +63,7 @@ class Diff:
 
     def __str__(self) -> str:
         blocks = [
-            "\n".join([f"{title}:", *(f"    {path}" for path in sorted(getattr(self, name)))])
+            "\n".join([f"{title}:", *(f"    {path}" for path in sorted(getattr(self, name))), "\n"])
             for name, title in _TITLES
             if getattr(self, name)
         ]
@@ -74,8 +74,8 @@ class Diff:
                 lines += [f"        {row}" for row in rows[:10].tolist()]
                 if len(rows) > 10:
                     lines.append(f"        ... {len(rows) - 10} more")
-            blocks.append("\n".join(lines))
-        return "\n\n".join(blocks)
+            blocks.append("\n".join([*lines, ""]))
+        return "".join(blocks)
 
 
 _TITLES = (

@@ -134,9 +134,13 @@ class Session:
             return combine_paths([changes.log(base.id)], paths)
 
     def discard_changes(self) -> None:
-        """Forget every uncommitted change. Chunk files written meanwhile are left to collection."""
+        """Forget every uncommitted change. Chunk files written meanwhile are left to collection.
+
+        A read-only session has none, and nothing happens.
+        """
         with self.tree.lock:
-            self.tree.check_writable()
+            if self.read_only:
+                return
             self.tree.changes = ChangeSet()
             self.tree.writer = self._engine.writer()
             self._flusher = self._new_flusher()
@@ -270,6 +274,10 @@ class Session:
         """Store the changes as a snapshot that no branch names; the session is read-only then."""
         with self.tree.lock:
             self.tree.check_writable()
+            if self.tree.changes.is_empty():
+                raise SessionError(
+                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
+                )
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
             self._finish(snapshot)
             return encode_base32(snapshot.id)

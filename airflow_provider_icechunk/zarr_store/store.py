@@ -27,6 +27,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, ReadOn
 from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Payload, Virtual
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.virtual.locations import parse_location
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
 from airflow_provider_icechunk.zarr_store import listing
 from airflow_provider_icechunk.zarr_store.batching import Batcher
@@ -298,6 +299,7 @@ class IcechunkStore(Store):
             )
         if length <= 0 or offset < 0:
             raise InvalidInputError(f"{length} bytes at {offset} of {location} are no chunk")
+        parse_location(location)
         if validate_container:
             self._session.virtual.validate_location(location)
         payload = Virtual(location, offset, length, checksum_of(checksum))
@@ -362,6 +364,10 @@ class IcechunkStore(Store):
         self, array_path: str, refs: ChunkRefs, *, validate: bool
     ) -> Coordinates | None:
         self._refuse_if_read_only()
+        if not len(refs):
+            return None
+        for location in refs.locations():
+            parse_location(location)
         path = array_path if array_path.startswith("/") else f"/{array_path}"
         failed: Coordinates = []
         if validate:
