@@ -27,6 +27,8 @@ class Dimension:
     length: int
     chunk_length: int
     """As stored. Not to be trusted when read (2.x recomputes it): ask the node's `zarr.json`."""
+    num_chunks: int | None = field(default=None, compare=False)
+    """Chunks along this side, where known; follows from `zarr.json`, so it is not compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,16 @@ Coordinates = NDArray[np.uint32]
 """`(n, d)` chunk coordinates, rows strictly increasing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A node that a commit gave another path. Its id stays."""
+
+    node_id: NodeId
+    is_array: bool
+    source: str
+    target: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionLog:
     """Nodes and chunks that one commit touched.
@@ -32,3 +42,5 @@ class TransactionLog:
     updated_arrays: frozenset[NodeId] = frozenset()
     updated_chunks: Mapping[NodeId, Coordinates] = field(default_factory=dict)
     """Per array its coordinates; the arrays in the order of their ids."""
+    moves: tuple[Move, ...] = ()
+    """Net moves, descendants of a moved group included; only in generation `2`."""

@@ -65,19 +65,27 @@ class ArrayDocument:
 
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
+    """Of a rectilinear grid, the longest chunk along each dimension."""
     dimension_names: tuple[str | None, ...] | None
+    chunk_counts: tuple[int, ...] | None = None
+    """Chunks along each dimension where the grid lists them; `None` for a regular grid."""
 
     @property
     def num_chunks(self) -> tuple[int, ...]:
-        """Chunks along each dimension; a side of length 0 has none."""
+        """Chunks along each dimension; a side of length 0 has none in a regular grid."""
+        if self.chunk_counts is not None:
+            return self.chunk_counts
         return tuple(
             -(-length // chunk) if length else 0
             for length, chunk in zip(self.shape, self.chunk_shape, strict=True)
         )
 
 
-def parse_node(document: bytes) -> GroupDocument | ArrayDocument:
-    """The facts in a `zarr.json`; refuses what no generation here could serve chunks of."""
+def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument | ArrayDocument:
+    """The facts in a `zarr.json`; refuses what no generation here could serve chunks of.
+
+    Chunks of different sizes (`rectilinear`) are for generation `2` only.
+    """
     fields = _parse(document)
     node_type = fields.get("node_type")
     if node_type == "group":
@@ -86,11 +94,11 @@ def parse_node(document: bytes) -> GroupDocument | ArrayDocument:
         raise _invalid(f"`node_type` is {_show(node_type)}, neither `group` nor `array`")
     shape = _lengths(fields.get("shape"), "shape", least=0)
     _check_key_encoding(fields.get("chunk_key_encoding"))
-    chunk_shape = _chunk_shape(fields.get("chunk_grid"))
+    chunk_shape, counts = _chunk_grid(fields.get("chunk_grid"), rectilinear=rectilinear)
     if len(chunk_shape) != len(shape):
         raise _invalid(f"`chunk_shape` has {len(chunk_shape)} dimensions, `shape` {len(shape)}")
     names = _dimension_names(fields.get("dimension_names"), len(shape))
-    array = ArrayDocument(shape, chunk_shape, names)
+    array = ArrayDocument(shape, chunk_shape, names, counts)
     for axis, (length, chunk) in enumerate(zip(shape, chunk_shape, strict=True)):
         if length and not chunk:
             raise _invalid(f"the chunks of dimension {axis} have length 0")
@@ -208,15 +216,40 @@ def _named(value: object, what: str) -> tuple[str, Mapping[str, Any]]:
     return value["name"], configuration or {}
 
 
-def _chunk_shape(grid: object) -> tuple[int, ...]:
+def _chunk_grid(
+    grid: object, *, rectilinear: bool
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Longest chunks, and for a grid that lists its chunks how many there are."""
     name, configuration = _named(grid, "chunk_grid")
     if name == "rectilinear":
-        raise UnsupportedError(
-            "chunk grid `rectilinear` needs format generation `2`; use a regular grid"
-        )
+        if not rectilinear:
+            raise UnsupportedError(
+                "chunk grid `rectilinear` needs format generation `2`; use a regular grid"
+            )
+        return _listed_chunks(configuration)
     if name != "regular":
         raise _invalid(f"chunk grid {_show(name)} is unknown; only `regular` is supported")
-    return _lengths(configuration.get("chunk_shape"), "chunk_shape", least=0)
+    return _lengths(configuration.get("chunk_shape"), "chunk_shape", least=0), None
+
+
+def _listed_chunks(configuration: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if configuration.get("kind", "inline") != "inline":
+        raise _invalid(f"rectilinear chunks of kind {_show(configuration['kind'])} are unknown")
+    dimensions = configuration.get("chunk_shapes")
+    if not isinstance(dimensions, list) or len(dimensions) > MAX_RANK:
+        raise _invalid(f"`chunk_shapes` is {_show(dimensions)}, not a list of dimensions")
+    found = [_listed_side(sizes) for sizes in dimensions]
+    return tuple(longest for longest, _ in found), tuple(count for _, count in found)
+
+
+def _listed_side(sizes: object) -> tuple[int, int]:
+    """Longest chunk and number of chunks of one dimension: sizes, and runs `[size, count]`."""
+    if not isinstance(sizes, list):
+        raise _invalid(f"a dimension of `chunk_shapes` is {_show(sizes)}, not a list of sizes")
+    runs = [run if isinstance(run, list) and len(run) == 2 else [run, 1] for run in sizes]
+    for size, count in runs:
+        _lengths([size, count], "chunk_shapes", least=1)
+    return max((size for size, _ in runs), default=0), sum(count for _, count in runs)
 
 
 def _check_key_encoding(encoding: object) -> None:

@@ -37,12 +37,12 @@ class Buffer:
 
     __slots__ = ("_purse", "_vtables", "data", "size", "where")
 
-    def __init__(self, data: bytes, *, where: str) -> None:
+    def __init__(self, data: bytes, *, where: str, generosity: int = _PURSE_FACTOR) -> None:
         self.data = data
         self.size = len(data)
         self.where = where
         self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._purse = _PURSE_FACTOR * len(data) + _PURSE_BASE
+        self._purse = generosity * len(data) + _PURSE_BASE
 
     def root(self, identifier: bytes) -> Table:
         """The root table of a file that carries `identifier`."""
@@ -98,6 +98,18 @@ class Buffer:
             self.fail("a vector reaches beyond the end of the file or is misaligned")
         return at + 4, count
 
+    def text(self, at: int) -> str:
+        """The string at `at`."""
+        start, count = self.vector(at, 1, 1)
+        stop = start + count
+        if stop >= self.size or self.data[stop]:
+            self.fail("a string does not end with NUL")
+        self.spend(count)
+        try:
+            return self.data[start:stop].decode()
+        except UnicodeDecodeError:
+            return self.fail("a string is not UTF-8")
+
     def spend(self, cost: int) -> None:
         """Pay for work; a file that asks for more than its size allows is refused."""
         self._purse -= cost
@@ -131,6 +143,10 @@ class Table:
         """An 8-bit number."""
         return self._scalar(slot, _U8, default)
 
+    def u16(self, slot: int, default: int = 0) -> int:
+        """A 16-bit number."""
+        return self._scalar(slot, _U16, default)
+
     def u32(self, slot: int, default: int = 0) -> int:
         """A 32-bit number."""
         return self._scalar(slot, _U32, default)
@@ -157,18 +173,13 @@ class Table:
     def text_or_none(self, slot: int) -> str | None:
         """A string, if present."""
         at = self._target(slot)
-        if at is None:
-            return None
-        buffer = self.buffer
-        start, count = buffer.vector(at, 1, 1)
-        stop = start + count
-        if stop >= buffer.size or buffer.data[stop]:
-            buffer.fail("a string does not end with NUL")
-        buffer.spend(count)
-        try:
-            return buffer.data[start:stop].decode()
-        except UnicodeDecodeError:
-            return buffer.fail("a string is not UTF-8")
+        return None if at is None else self.buffer.text(at)
+
+    def texts(self, slot: int) -> list[str]:
+        """A required vector of strings."""
+        start, count = self._vector(slot, 4, 4)
+        links = struct.unpack_from(f"<{count}I", self.buffer.data, start)
+        return [self.buffer.text(start + 4 * n + link) for n, link in enumerate(links)]
 
     def blob(self, slot: int) -> bytes:
         """A required vector of bytes."""

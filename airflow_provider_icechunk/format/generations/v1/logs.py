@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
+from airflow_provider_icechunk.format.names import check_node_path
 from airflow_provider_icechunk.format.references import sort_keys
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
+from airflow_provider_icechunk.format.transactions import Coordinates, Move, TransactionLog
 from airflow_provider_icechunk.format.wire.columns import batches
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
@@ -17,6 +18,8 @@ from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
 IDENTIFIER = b"Ichk"
 
 _ROOT = Shape(44, (32, 4, 8, 12, 16, 20, 24, 28))
+_NEWER = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28, 44))
+_MOVE = Shape(24, (4, 8, 12, 20))
 _ARRAY_CHUNKS = Shape(16, (8, 4))
 _INDICES = Shape(8, (4,))
 
@@ -40,13 +43,18 @@ def decode(payload: bytes, *, where: str) -> TransactionLog:
         updated_arrays=_ids(root, 5),
         updated_groups=_ids(root, 6),
         updated_chunks=dict(sorted(chunks.items())),
+        moves=tuple(_move(table) for table in root.tables(8)) if root.has(8) else (),
     )
 
 
-def encode(log: TransactionLog) -> bytearray:
-    """The payload of a log."""
-    writer = Writer(IDENTIFIER, (_ROOT, _ARRAY_CHUNKS, _INDICES))
-    root = writer.root(_ROOT)
+def encode(log: TransactionLog, *, newer: bool = False) -> bytearray:
+    """The payload of a log; only the files of generation `2`, the newer one, can say moves."""
+    if log.moves and not newer:
+        raise InvalidInputError("nodes can be moved in repositories of generation `2` only")
+    writer = Writer(IDENTIFIER, (_ROOT, _NEWER, _MOVE, _ARRAY_CHUNKS, _INDICES))
+    root = writer.root(_NEWER if newer else _ROOT)
+    if newer:
+        _write_moves(writer, root + 44, log.moves)
     writer.put(root + 32, log.id)
     sets = (
         log.new_groups,
@@ -73,6 +81,32 @@ def encode(log: TransactionLog) -> bytearray:
 def _ids(root: Table, slot: int) -> frozenset[NodeId]:
     rows = root.structs(slot, f"V{NODE_ID_SIZE}", 1)
     return frozenset(NodeId(bytes(row)) for row in rows)
+
+
+def _move(table: Table) -> Move:
+    source, target = table.text(0), table.text(1)
+    try:
+        check_node_path(source)
+        check_node_path(target)
+    except InvalidInputError as error:
+        table.buffer.fail(error.message)
+    kind = table.u8(3)
+    if kind > 1:
+        table.buffer.fail(f"a moved node is of unknown type {kind}")
+    return Move(NodeId(table.fixed(2, NODE_ID_SIZE)), kind == 1, source, target)
+
+
+def _write_moves(writer: Writer, at: int, moves: tuple[Move, ...]) -> None:
+    """Moves in the order of the segments of their targets, unlike nodes in a snapshot."""
+    ordered = sorted(moves, key=lambda move: move.target.encode().split(b"/"))
+    for link, move in zip(writer.references(at, len(ordered)), ordered, strict=True):
+        writer.align(4)
+        writer.link(link)
+        table = writer.table(_MOVE)
+        writer.put(table + 12, move.node_id)
+        writer.number(table + 20, "B", move.is_array)
+        writer.text(table + 4, move.source)
+        writer.text(table + 8, move.target)
 
 
 def _coordinates(table: Table) -> Coordinates:

@@ -21,13 +21,14 @@ from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_si
 IDENTIFIER = b"Ichk"
 
 _ROOT = Shape(20, (8, 4))
+_NEWER = Shape(24, (8, 4, 0, 20))
 _ARRAY = Shape(16, (8, 4))
 _NATIVE = Shape(36, (4, 0, 8, 16, 24))
 _VIRTUAL = Shape(28, (4, 0, 8, 16, 0, 24))
 _VIRTUAL_ETAG = Shape(32, (4, 0, 8, 16, 0, 24, 28))
 _VIRTUAL_MODIFIED = Shape(32, (4, 0, 8, 16, 0, 24, 0, 28))
 _INLINE = Shape(12, (4, 8))
-_SHAPES = (_ROOT, _ARRAY, _NATIVE, _VIRTUAL, _VIRTUAL_ETAG, _VIRTUAL_MODIFIED, _INLINE)
+_SHAPES = (_ROOT, _NEWER, _ARRAY, _NATIVE, _VIRTUAL, _VIRTUAL_ETAG, _VIRTUAL_MODIFIED, _INLINE)
 
 _KINDS = (RefKind.NATIVE, RefKind.VIRTUAL, RefKind.INLINE)
 _HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
@@ -36,10 +37,10 @@ _HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
 Rows = slice | NDArray[np.int64]
 
 
-def encode(manifest: Manifest) -> bytearray:
-    """The payload of a manifest."""
+def encode(manifest: Manifest, *, newer: bool = False) -> bytearray:
+    """The payload of a manifest; in generation `2`, the newer one, it says 0 for compression."""
     writer = Writer(IDENTIFIER, _SHAPES)
-    root = writer.root(_ROOT)
+    root = writer.root(_NEWER if newer else _ROOT)
     writer.put(root + 8, manifest.id)
     arrays = sorted(manifest.arrays.items())
     tables = []

@@ -7,6 +7,9 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,11 +28,53 @@ INDEX, INLINE, OFFSET, LENGTH, CHUNK_ID, LOCATION, ETAG, MODIFIED, COMPRESSED_LO
 
 _TOP_NUMBER = np.uint64(1 << 63)
 
+Spans = NDArray[np.uint64]
+Unpack = Callable[[bytes, Spans, bytes, str], tuple[bytes, Spans]]
+"""Texts of the frames at spans of a payload, given a dictionary; and the span of each text."""
 
-def decode(payload: bytes, *, where: str) -> Manifest:
-    """The manifest in a payload."""
+
+class _Locations:
+    """Locations that are compressed in the file: unpacked behind the payload, in one heap."""
+
+    def __init__(self, root: Table, unpack: Unpack | None) -> None:
+        self._unpack = unpack
+        self._dictionary = root.blob(2) if root.has(2) else None
+        self.buffer = root.buffer
+        self.texts = bytearray()
+
+    def of(self, batch: Batch) -> Spans:
+        """Spans of the locations of references."""
+        if self._unpack is None:
+            raise UnsupportedError(
+                f"{self.buffer.where}: its virtual locations are compressed with a dictionary, "
+                "which belongs to format generation `2`"
+            )
+        if self._dictionary is None:
+            self.buffer.fail("a location is compressed with a dictionary that is not there")
+        frames = _span(batch, COMPRESSED_LOCATION, text=False)
+        data = self.buffer.data
+        texts, spans = self._unpack(data, frames, self._dictionary, self.buffer.where)
+        spans = spans + np.uint64(self.buffer.size + len(self.texts))
+        self.texts += texts
+        return spans
+
+    def settle(self, manifest: Manifest) -> Manifest:
+        """The manifest over the payload and the unpacked texts."""
+        if not self.texts:
+            return manifest
+        heap = self.buffer.data + self.texts
+        arrays = {
+            identity: tuple(replace(refs, heap=heap) for refs in parts)
+            for identity, parts in manifest.arrays.items()
+        }
+        return Manifest(manifest.id, arrays)
+
+
+def decode(payload: bytes, *, where: str, unpack: Unpack | None = None) -> Manifest:
+    """The manifest in a payload; `unpack` reads locations that are compressed."""
     buffer = Buffer(payload, where=where)
     root = buffer.root(IDENTIFIER)
+    locations = _Locations(root, unpack)
     arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
     last = b""
     for table in root.tables(1):
@@ -37,18 +82,18 @@ def decode(payload: bytes, *, where: str) -> Manifest:
         if identity <= last:
             buffer.fail("its arrays are not in the order of their node ids")
         last = identity
-        refs = _references(table)
+        refs = _references(table, locations)
         arrays[identity] = () if refs is None else (refs,)
     manifest = Manifest(ManifestId(root.fixed(0, OBJECT_ID_SIZE)), arrays)
-    _check_overlap(buffer, manifest)
-    return manifest
+    _check_overlap(buffer, manifest, buffer.size + len(locations.texts))
+    return locations.settle(manifest)
 
 
-def _references(table: Table) -> ChunkRefs | None:
+def _references(table: Table, locations: _Locations) -> ChunkRefs | None:
     """The references of one array; `None` when it has none, as its rank is unknown then."""
     buffer = table.buffer
     at = table.offsets(1)
-    parts = [(batch, _batch(batch)) for batch in batches(buffer, at)]
+    parts = [(batch, _batch(batch, locations)) for batch in batches(buffer, at)]
     if not parts:
         return None
     if len({part.ndim for _, part in parts}) != 1:
@@ -62,18 +107,15 @@ def _references(table: Table) -> ChunkRefs | None:
     return refs
 
 
-def _batch(batch: Batch) -> ChunkRefs:
+def _batch(batch: Batch, locations: _Locations) -> ChunkRefs:
     """References of one layout, which all are of one kind."""
     index = batch.coordinates(INDEX, most=MAX_RANK)
     if batch.has(CHUNK_ID):
         return _native(batch, index)
     if batch.has(COMPRESSED_LOCATION):
-        raise UnsupportedError(
-            f"{batch.buffer.where}: its virtual locations are compressed with a dictionary, "
-            "which belongs to format generation `2`"
-        )
+        return _virtual(batch, index, locations.of(batch))
     if batch.has(LOCATION):
-        return _virtual(batch, index)
+        return _virtual(batch, index, _span(batch, LOCATION, text=True))
     if batch.has(INLINE):
         return _inline(batch, index)
     return batch.buffer.fail("a chunk reference says nowhere where its bytes are")
@@ -94,7 +136,7 @@ def _native(batch: Batch, index: NDArray[np.uint32]) -> ChunkRefs:
     )
 
 
-def _virtual(batch: Batch, index: NDArray[np.uint32]) -> ChunkRefs:
+def _virtual(batch: Batch, index: NDArray[np.uint32], location: Spans) -> ChunkRefs:
     rest = ChunkRefs.blank(index, kind=RefKind.VIRTUAL)
     return ChunkRefs(
         index=index,
@@ -102,7 +144,7 @@ def _virtual(batch: Batch, index: NDArray[np.uint32]) -> ChunkRefs:
         chunk_id=rest.chunk_id,
         offset=batch.numbers(OFFSET, 8) if batch.has(OFFSET) else rest.offset,
         length=batch.numbers(LENGTH, 8) if batch.has(LENGTH) else rest.length,
-        span=_span(batch, LOCATION, text=True),
+        span=location,
         etag=_span(batch, ETAG, text=True) if batch.has(ETAG) else rest.etag,
         modified=batch.numbers(MODIFIED, 4) if batch.has(MODIFIED) else rest.modified,
         heap=batch.buffer.data,
@@ -155,7 +197,7 @@ def _joined(rows: int, parts: list[tuple[Batch, ChunkRefs]]) -> ChunkRefs:
     return joined
 
 
-def _check_overlap(buffer: Buffer, manifest: Manifest) -> None:
+def _check_overlap(buffer: Buffer, manifest: Manifest, size: int) -> None:
     """Refuse byte spans that overlap: copied out, they would be far more than the file.
 
     Equal spans are sharing, which is honest; they are counted once.
@@ -168,10 +210,10 @@ def _check_overlap(buffer: Buffer, manifest: Manifest) -> None:
         if column.strides[0]
     ]
     total = sum(int((column[:, 1] - column[:, 0]).sum()) for column in spans)
-    if total <= buffer.size:
+    if total <= size:
         return
     starts = np.concatenate([column[:, 0] for column in spans])
     sizes = np.concatenate([column[:, 1] - column[:, 0] for column in spans])
     distinct = np.unique(starts << np.uint64(31) | sizes)
-    if int((distinct & np.uint64((1 << 31) - 1)).sum()) > buffer.size:
+    if int((distinct & np.uint64((1 << 31) - 1)).sum()) > size:
         buffer.fail("its byte vectors overlap: they unpack to more than the file")

@@ -9,6 +9,8 @@ the two keeps Zarr metadata in eight items.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -46,6 +48,7 @@ from airflow_provider_icechunk.format.zarr_metadata import (
 
 IDENTIFIER = b"Ichk"
 
+MAX_COUNT = (1 << 32) - 1
 _ARRAY, _GROUP = 1, 2
 _INLINE_ATTRIBUTES = 1
 
@@ -68,9 +71,19 @@ _NAMED_ARRAY_DATA = Shape(16, (4, 8, 12))
 _NAME = Shape(8, (4,))
 _MANIFEST_REF = Shape(20, (8, 4))
 _METADATA_ITEM = Shape(12, (4, 8))
+_NEWER = Shape(44, (28, 0, 4, 8, 16, 20, 24, 40))
+_NEWER_ARRAY_DATA = Shape(20, (4, 0, 12, 16))
+_NEWER_NAMED_ARRAY_DATA = Shape(20, (4, 8, 12, 16))
+_SIDE = Shape(20, (8, 16))
+_MANIFEST_INFO = Shape(28, (16, 8, 4))
 _SHAPES = (
     _FIRST,
     _LATER,
+    _NEWER,
+    _NEWER_ARRAY_DATA,
+    _NEWER_NAMED_ARRAY_DATA,
+    _SIDE,
+    _MANIFEST_INFO,
     _NODE,
     _EMPTY,
     _ARRAY_DATA,
@@ -81,12 +94,25 @@ _SHAPES = (
 )
 
 
-def decode(payload: bytes, *, where: str) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between the snapshot files of generations `1` and `2`."""
+
+    decode_value: Callable[[bytes, str], Any]
+    encode_value: Callable[[str, Any], bytes]
+    newer: bool
+    """Generation `2`: no parent, shapes and manifest files in tables of their own."""
+
+
+DIALECT = Dialect(lambda data, where: decode_value(data, where=where), encode_value, newer=False)
+
+
+def decode(payload: bytes, *, where: str, dialect: Dialect = DIALECT) -> Snapshot:
     """The snapshot in a payload."""
     buffer = Buffer(payload, where=where)
     root = buffer.root(IDENTIFIER)
-    parent = root.fixed_or_none(1, OBJECT_ID_SIZE)
-    unreleased = root.has(7)
+    parent = None if dialect.newer else root.fixed_or_none(1, OBJECT_ID_SIZE)
+    unreleased = root.has(7) and not dialect.newer
     nodes = [_node(table, unreleased) for table in root.tables(2)]
     by_path = in_order(nodes)
     if len(by_path) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
@@ -96,44 +122,55 @@ def decode(payload: bytes, *, where: str) -> Snapshot:
         parent_id=None if parent is None else SnapshotId(parent),
         flushed_at=root.u64(3),
         message=root.text(4),
-        metadata=_metadata(root, where),
+        metadata=_metadata(root, where, dialect),
         nodes=by_path,
-        manifest_files=_manifest_files(root),
+        manifest_files=_manifest_files(root, dialect),
     )
 
 
-def encode(snapshot: Snapshot) -> bytearray:
+def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     """The payload of a snapshot."""
     writer = Writer(IDENTIFIER, _SHAPES)
-    root = writer.root(_FIRST if snapshot.parent_id is None else _LATER, align=8)
+    if dialect.newer:
+        root = writer.root(_NEWER, align=8)
+        writer.blob(root + 24, b"", align=8)
+        _write_manifest_infos(writer, root + 40, snapshot)
+    else:
+        root = writer.root(_FIRST if snapshot.parent_id is None else _LATER, align=8)
+        if snapshot.parent_id is not None:
+            writer.put(root + 40, snapshot.parent_id)
+        _write_manifest_files(writer, root + 24, snapshot)
     writer.put(root + 28, snapshot.id)
-    if snapshot.parent_id is not None:
-        writer.put(root + 40, snapshot.parent_id)
     writer.number(root + 8, "Q", snapshot.flushed_at)
     writer.text(root + 16, snapshot.message)
-    _write_metadata(writer, root + 20, snapshot.metadata)
-    _write_manifest_files(writer, root + 24, snapshot)
+    _write_metadata(writer, root + 20, snapshot.metadata, dialect)
     nodes = in_order(snapshot.nodes.values())
     for link, node in zip(writer.references(root + 4, len(nodes)), nodes.values(), strict=True):
-        _write_node(writer, link, node)
+        _write_node(writer, link, node, dialect)
     return writer.finish()
 
 
-def _metadata(root: Table, where: str) -> Metadata:
+def _metadata(root: Table, where: str, dialect: Dialect) -> Metadata:
     items = root.tables(5)
-    return {item.text(0): decode_value(item.blob(1), where=where) for item in items}
+    return {item.text(0): dialect.decode_value(item.blob(1), where) for item in items}
 
 
-def _manifest_files(root: Table) -> dict[ManifestId, ManifestFile]:
-    rows = root.structs(6, _MANIFEST_FILE, 8)
-    files = sorted(
-        zip(
-            (ManifestId(bytes(identity)) for identity in rows["id"]),
-            rows["size_bytes"].tolist(),
-            rows["num_chunk_refs"].tolist(),
-            strict=True,
+def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestFile]:
+    if dialect.newer and root.has(7):
+        files = sorted(
+            (ManifestId(info.fixed(0, OBJECT_ID_SIZE)), info.u64(1), info.u32(2))
+            for info in root.tables(7)
         )
-    )
+    else:
+        rows = root.structs(6, _MANIFEST_FILE, 8)
+        files = sorted(
+            zip(
+                (ManifestId(bytes(identity)) for identity in rows["id"]),
+                rows["size_bytes"].tolist(),
+                rows["num_chunk_refs"].tolist(),
+                strict=True,
+            )
+        )
     found = {identity: ManifestFile(identity, size, count) for identity, size, count in files}
     if len(found) != len(files):
         root.buffer.fail("a manifest file is listed twice")
@@ -162,16 +199,25 @@ def _node_data(table: Table, kind: int, slot: int) -> Table:
 
 
 def _array_data(data: Table) -> ArrayData:
-    sides = data.pairs(0, "Q")
-    if len(sides) > MAX_RANK:
-        data.buffer.fail(f"an array has {len(sides)} dimensions, more than {MAX_RANK}")
-    shape = tuple(Dimension(length, chunk) for length, chunk in sides)
+    shape = _shape(data)
+    if len(shape) > MAX_RANK:
+        data.buffer.fail(f"an array has {len(shape)} dimensions, more than {MAX_RANK}")
     names = None
     if data.has(1):
         names = tuple(name.text_or_none(0) or None for name in data.tables(1))
         if len(names) != len(shape):
             data.buffer.fail(f"an array has {len(shape)} dimensions but {len(names)} names")
     return ArrayData(shape, names, _manifest_refs(data, 2, len(shape)))
+
+
+def _shape(data: Table) -> tuple[Dimension, ...]:
+    """The sides of an array; files of generation `2` say how many chunks, not how long they are."""
+    if not data.has(3):
+        return tuple(Dimension(length, chunk) for length, chunk in data.pairs(0, "Q"))
+    sides = [(side.u64(0), side.u32(1)) for side in data.tables(3)]
+    return tuple(
+        Dimension(length, -(-length // count) if count else 0, count) for length, count in sides
+    )
 
 
 def _manifest_refs(data: Table, slot: int, rank: int) -> tuple[ManifestRef, ...]:
@@ -229,14 +275,14 @@ def _early_value(data: bytes, table: Table) -> Any:
         return table.buffer.fail("the metadata of a node is not one MessagePack value")
 
 
-def _write_metadata(writer: Writer, at: int, metadata: Metadata) -> None:
+def _write_metadata(writer: Writer, at: int, metadata: Metadata, dialect: Dialect) -> None:
     items = sorted(metadata.items(), key=lambda item: item[0].encode())
     for link, (name, value) in zip(writer.references(at, len(items)), items, strict=True):
         writer.align(4)
         writer.link(link)
         item = writer.table(_METADATA_ITEM)
         writer.text(item + 4, name)
-        writer.blob(item + 8, encode_value(name, value))
+        writer.blob(item + 8, dialect.encode_value(name, value))
 
 
 def _write_manifest_files(writer: Writer, at: int, snapshot: Snapshot) -> None:
@@ -249,7 +295,18 @@ def _write_manifest_files(writer: Writer, at: int, snapshot: Snapshot) -> None:
     writer.blob(at, rows.tobytes(), count=len(files), align=8)
 
 
-def _write_node(writer: Writer, link: int, node: Node) -> None:
+def _write_manifest_infos(writer: Writer, at: int, snapshot: Snapshot) -> None:
+    files = sorted(snapshot.manifest_files.values(), key=lambda file: file.id)
+    for link, file in zip(writer.references(at, len(files)), files, strict=True):
+        writer.align(8)
+        writer.link(link)
+        info = writer.table(_MANIFEST_INFO, align=8)
+        writer.put(info + 16, file.id)
+        writer.number(info + 8, "Q", file.size_bytes)
+        writer.number(info + 4, "I", file.num_chunk_refs)
+
+
+def _write_node(writer: Writer, link: int, node: Node, dialect: Dialect) -> None:
     writer.align(4)
     writer.link(link)
     at = writer.table(_NODE)
@@ -262,14 +319,19 @@ def _write_node(writer: Writer, link: int, node: Node) -> None:
     if node.array is None:
         writer.table(_EMPTY)
     else:
-        _write_array_data(writer, node.array)
+        _write_array_data(writer, node, node.array, dialect)
 
 
-def _write_array_data(writer: Writer, array: ArrayData) -> None:
+def _write_array_data(writer: Writer, node: Node, array: ArrayData, dialect: Dialect) -> None:
     names = array.dimension_names
-    at = writer.table(_ARRAY_DATA if names is None else _NAMED_ARRAY_DATA)
-    sides = b"".join(struct.pack("<QQ", side.length, side.chunk_length) for side in array.shape)
-    writer.blob(at + 4, sides, count=len(array.shape), align=8)
+    if dialect.newer:
+        at = writer.table(_NEWER_ARRAY_DATA if names is None else _NEWER_NAMED_ARRAY_DATA)
+        writer.blob(at + 4, b"", align=8)
+        _write_sides(writer, at + 16, node, array)
+    else:
+        at = writer.table(_ARRAY_DATA if names is None else _NAMED_ARRAY_DATA)
+        sides = [struct.pack("<QQ", side.length, side.chunk_length) for side in array.shape]
+        writer.blob(at + 4, b"".join(sides), count=len(sides), align=8)
     if names is not None:
         for link, name in zip(writer.references(at + 8, len(names)), names, strict=True):
             writer.align(4)
@@ -280,6 +342,21 @@ def _write_array_data(writer: Writer, array: ArrayData) -> None:
     refs = writer.references(at + 12, len(array.manifests))
     for link, ref in zip(refs, array.manifests, strict=True):
         _write_manifest_ref(writer, link, ref, len(array.shape))
+
+
+def _write_sides(writer: Writer, at: int, node: Node, array: ArrayData) -> None:
+    counts = [side.num_chunks for side in array.shape]
+    if None in counts:
+        facts = parse_node(node.user_data, rectilinear=True)
+        counts = [] if isinstance(facts, GroupDocument) else list(facts.num_chunks)
+    for link, side, count in zip(
+        writer.references(at, len(array.shape)), array.shape, counts, strict=True
+    ):
+        writer.align(8)
+        writer.link(link)
+        table = writer.table(_SIDE, align=8)
+        writer.number(table + 8, "Q", side.length)
+        writer.number(table + 16, "I", min(count or 0, MAX_COUNT))
 
 
 def _write_manifest_ref(writer: Writer, link: int, ref: ManifestRef, rank: int) -> None:

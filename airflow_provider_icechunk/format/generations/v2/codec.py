@@ -1,0 +1,88 @@
+"""The codec of generation `2`: each file is read by its own header, as migration leaves files."""
+
+from __future__ import annotations
+
+from airflow_provider_icechunk.exceptions import FormatError
+from airflow_provider_icechunk.format import envelope
+from airflow_provider_icechunk.format.generations.base import (
+    DEFAULT_LIMITS,
+    FileType,
+    Generation,
+    Limits,
+)
+from airflow_provider_icechunk.format.generations.v1 import (
+    logs,
+    manifest_records,
+    manifests,
+    snapshots,
+)
+from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL, WRITER
+from airflow_provider_icechunk.format.generations.v2.locations import unpack_frames
+from airflow_provider_icechunk.format.generations.v2.values import decode_value, encode_value
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
+
+SPEC_VERSION = 2
+SNAPSHOT_DIALECT = snapshots.Dialect(decode_value, encode_value, newer=True)
+
+
+class V2Codec:
+    """Files of generation `2` to values and back."""
+
+    generation = Generation.V2
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+
+    def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The snapshot in the file `where`; its parent is known to the ledger only."""
+        opened = self._open(data, FileType.SNAPSHOT, where)
+        newer = opened.spec_version == SPEC_VERSION
+        dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
+        snapshot = snapshots.decode(opened.payload, where=where, dialect=dialect)
+        _check_identity(snapshot.id, expected, where)
+        return snapshot
+
+    def encode_snapshot(self, snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
+        """A whole file, header included, compressed at `level`."""
+        return seal(FileType.SNAPSHOT, snapshots.encode(snapshot, dialect=SNAPSHOT_DIALECT), level)
+
+    def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
+        """The manifest in the file `where`, with orders, ranks and bounds checked."""
+        opened = self._open(data, FileType.MANIFEST, where)
+        manifest = manifests.decode(opened.payload, where=where, unpack=unpack_frames)
+        _check_identity(manifest.id, expected, where)
+        return manifest
+
+    def encode_manifest(self, manifest: Manifest, *, level: int = DEFAULT_LEVEL) -> bytes:
+        """A whole file. Erased rows must have been removed."""
+        return seal(FileType.MANIFEST, manifest_records.encode(manifest, newer=True), level)
+
+    def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
+        """The transaction log in the file `where`."""
+        log = logs.decode(self._open(data, FileType.TRANSACTION_LOG, where).payload, where=where)
+        _check_identity(log.id, expected, where)
+        return log
+
+    def encode_log(self, log: TransactionLog, *, level: int = DEFAULT_LEVEL) -> bytes:
+        """A whole file."""
+        return seal(FileType.TRANSACTION_LOG, logs.encode(log, newer=True), level)
+
+    def _open(self, data: bytes, file_type: FileType, where: str) -> envelope.Envelope:
+        limits = self._limits
+        limit = limits.manifest_bytes if file_type is FileType.MANIFEST else limits.other_bytes
+        return envelope.unpack(data, where=where, expected=file_type, limit=limit)
+
+
+def seal(file_type: FileType, payload: bytearray, level: int) -> bytes:
+    """A whole file of generation `2` around a payload."""
+    return envelope.pack(file_type, payload, spec_version=SPEC_VERSION, level=level, writer=WRITER)
+
+
+def _check_identity(found: bytes, expected: bytes, where: str) -> None:
+    if found != expected:
+        raise FormatError(
+            f"{where}: the file says it is {encode_base32(found)}, "
+            f"not {encode_base32(expected)}; it was moved or replaced"
+        )

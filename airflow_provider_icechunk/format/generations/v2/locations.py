@@ -1,0 +1,76 @@
+"""Many tiny zstd frames that share one dictionary, unpacked at once: locations of virtual chunks.
+
+What a frame may unpack to is read from its header before anything is allocated; a frame that does
+not say is unpacked by itself under the same limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import FormatError, Kind
+
+MAX_LOCATION = 1024
+"""Longest location that official readers accept, in bytes."""
+MAX_DICTIONARY = 1 << 20
+_MAX_TOTAL = 1 << 30
+_MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
+_LONGEST_HEADER = 18
+_ID_SIZES = np.array([0, 1, 2, 4], np.int64)
+
+
+def unpack_frames(
+    payload: bytes, spans: NDArray[np.uint64], dictionary: bytes, where: str
+) -> tuple[bytes, NDArray[np.uint64]]:
+    """The texts in the frames at `spans`, one after the other, and the span of each.
+
+    Equal spans are unpacked once.
+    """
+    if len(dictionary) > MAX_DICTIONARY:
+        raise FormatError(f"{where}: its location dictionary has {len(dictionary)} bytes")
+    distinct, inverse = np.unique(spans, axis=0, return_inverse=True)
+    sizes = _declared_sizes(payload, distinct.astype(np.int64), where)
+    if int(sizes.sum()) > _MAX_TOTAL:
+        raise FormatError(
+            f"{where}: its locations unpack to more than {_MAX_TOTAL} bytes",
+            kind=Kind.LIMIT_EXCEEDED,
+        )
+    try:
+        known = zstandard.ZstdCompressionDict(dictionary)
+        unpacker = zstandard.ZstdDecompressor(dict_data=known)
+        texts = [
+            unpacker.decompress(payload[start:stop], max_output_size=MAX_LOCATION)
+            for start, stop in distinct.tolist()
+        ]
+    except (zstandard.ZstdError, ValueError, MemoryError):
+        raise FormatError(f"{where}: the compressed location of a chunk is damaged") from None
+    ends = np.cumsum([len(text) for text in texts], dtype=np.uint64)
+    starts = np.concatenate([np.zeros(1, np.uint64), ends[:-1]])
+    return b"".join(texts), np.stack([starts, ends], axis=1)[inverse.reshape(-1)]
+
+
+def _declared_sizes(payload: bytes, spans: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+    """How much each frame says it unpacks to; the limit where it does not say."""
+    padded = np.frombuffer(payload + bytes(_LONGEST_HEADER), np.uint8)
+    heads = padded[spans[:, :1] + np.arange(_LONGEST_HEADER)]
+    lengths = spans[:, 1] - spans[:, 0]
+    if bool((heads[:, :4] != _MAGIC).any() | (lengths < 6).any()):
+        raise FormatError(f"{where}: the compressed location of a chunk is no zstd frame")
+    descriptor = heads[:, 4].astype(np.int64)
+    flag, single = descriptor >> 6, descriptor >> 5 & 1
+    at = 5 + (1 - single) + _ID_SIZES[descriptor & 3]
+    rows = np.arange(len(heads))
+    raw = sum(heads[rows, at + n].astype(np.uint64) << np.uint64(8 * n) for n in range(4))
+    low = np.asarray(raw, np.uint64).astype(np.int64)
+    sizes = np.full(len(heads), MAX_LOCATION, np.int64)
+    sizes = np.where((flag == 0) & (single == 1), low & 0xFF, sizes)
+    sizes = np.where(flag == 1, (low & 0xFFFF) + 256, sizes)
+    sizes = np.where(flag >= 2, low, sizes)
+    if bool((sizes > MAX_LOCATION).any()) or bool((flag == 3).any()):
+        raise FormatError(
+            f"{where}: the location of a chunk has more than {MAX_LOCATION} bytes",
+            kind=Kind.LIMIT_EXCEEDED,
+        )
+    return sizes
