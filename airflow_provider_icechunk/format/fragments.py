@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    NODE_ID_SIZE,
+    OBJECT_ID_SIZE,
+    NodeId,
+    SnapshotId,
+)
 from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, sort_keys
 from airflow_provider_icechunk.format.wire import messagepack as mp
 from airflow_provider_icechunk.format.wire.zstd import compress, decompress
@@ -24,6 +30,7 @@ MAGIC = b"icechunk-fragment"
 VERSION = 1
 _LIMIT = 4 << 30
 _LEVEL = 1
+_ID_SIZES = (OBJECT_ID_SIZE, EARLY_OBJECT_ID_SIZE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,12 +84,12 @@ def decode_fragment(data: bytes, *, where: str) -> Fragment:
             f"{where}: fragment version {version} is unknown; the worker runs another release"
         )
     base = mp.as_bytes(items[2], "the base snapshot", where=where)
-    if len(base) != OBJECT_ID_SIZE:
+    if len(base) not in _ID_SIZES:
         raise FormatError(f"{where}: the base snapshot id has {len(base)} bytes")
     arrays: dict[NodeId, ChunkRefs] = {}
     for item in mp.as_array(items[5], "the arrays", where=where):
         node_id, refs = _decode_array(
-            mp.as_array(item, "an array", where=where, sizes=(12,)), where
+            mp.as_array(item, "an array", where=where, sizes=(12,)), where, len(base)
         )
         if node_id in arrays:
             raise FormatError(f"{where}: an array occurs twice")
@@ -95,7 +102,7 @@ def decode_fragment(data: bytes, *, where: str) -> Fragment:
     )
 
 
-def _decode_array(items: mp.Array, where: str) -> tuple[NodeId, ChunkRefs]:
+def _decode_array(items: mp.Array, where: str, id_size: int) -> tuple[NodeId, ChunkRefs]:
     node_id = mp.as_bytes(items[0], "a node id", where=where)
     if len(node_id) != NODE_ID_SIZE:
         raise FormatError(f"{where}: a node id has {len(node_id)} bytes")
@@ -113,7 +120,7 @@ def _decode_array(items: mp.Array, where: str) -> tuple[NodeId, ChunkRefs]:
     refs = ChunkRefs(
         index=column(3, "<u4", ndim).astype(np.uint32, copy=False),
         kind=column(4, "u1").astype(np.uint8, copy=False),
-        chunk_id=column(5, "u1", OBJECT_ID_SIZE).astype(np.uint8, copy=False),
+        chunk_id=column(5, "u1", _id_size(items[5], rows)).astype(np.uint8, copy=False),
         offset=column(6, "<u8").astype(np.uint64, copy=False),
         length=column(7, "<u8").astype(np.uint64, copy=False),
         span=column(8, "<u8", 2).astype(np.uint64, copy=False),
@@ -122,7 +129,15 @@ def _decode_array(items: mp.Array, where: str) -> tuple[NodeId, ChunkRefs]:
         heap=mp.as_bytes(items[11], "the heap", where=where),
     )
     _check(refs, where)
+    if refs.chunk_id.shape[1] != id_size and (refs.kind == RefKind.NATIVE).any():
+        raise FormatError(f"{where}: the ids of chunks do not have {id_size} bytes")
     return NodeId(node_id), refs
+
+
+def _id_size(column: mp.Value, rows: int) -> int:
+    """The width of the column of chunk ids; one of another width is refused as a whole."""
+    wide = isinstance(column, bytes) and rows and len(column) == rows * EARLY_OBJECT_ID_SIZE
+    return EARLY_OBJECT_ID_SIZE if wide else OBJECT_ID_SIZE
 
 
 def _check(refs: ChunkRefs, where: str) -> None:

@@ -19,6 +19,7 @@ ChunkId = NewType("ChunkId", bytes)
 NodeId = NewType("NodeId", bytes)
 
 OBJECT_ID_SIZE = 12
+EARLY_OBJECT_ID_SIZE = 16
 NODE_ID_SIZE = 8
 
 INITIAL_SNAPSHOT_ID = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
@@ -59,6 +60,12 @@ def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:
             f"{text[:64]!r} is not an id: expected {length} characters of {_ALPHABET}"
         ) from None
     return (number >> spare).to_bytes(size, "big")
+
+
+def decode_object_id(text: str) -> bytes:
+    """An object id of either size, told by its length."""
+    early = len(text) == text_length(EARLY_OBJECT_ID_SIZE)
+    return decode_base32(text, EARLY_OBJECT_ID_SIZE if early else OBJECT_ID_SIZE)
 
 
 def encode_many(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:

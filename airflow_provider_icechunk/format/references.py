@@ -68,7 +68,10 @@ class ChunkRefs:
     kind: NDArray[np.uint8]
     """`(n,)` values of `RefKind`."""
     chunk_id: NDArray[np.uint8]
-    """`(n, 12)` object ids; zeros unless `NATIVE`."""
+    """`(n, 12)` object ids, 16 wide in two early generations; zeros unless `NATIVE`.
+
+    Without native rows the width means nothing: joining adapts the narrower column.
+    """
     offset: NDArray[np.uint64]
     """`(n,)` zero for `INLINE`."""
     length: NDArray[np.uint64]
@@ -117,7 +120,8 @@ class ChunkRefs:
         rows = len(latest)
         index = np.array(list(latest), np.uint32).reshape(rows, ndim)
         kind = np.zeros(rows, np.uint8)
-        chunk_id = np.zeros((rows, OBJECT_ID_SIZE), np.uint8)
+        natives = (item.chunk_id for item in latest.values() if isinstance(item, Native))
+        chunk_id = np.zeros((rows, max(map(len, natives), default=OBJECT_ID_SIZE)), np.uint8)
         numbers = np.zeros((rows, 2), np.uint64)
         spans = np.zeros((rows, 4), np.uint64)
         modified = np.zeros(rows, np.uint32)
@@ -356,7 +360,7 @@ class _Merge:
         return ChunkRefs(
             index=self._column(older.index, newer.index),
             kind=self._column(older.kind, newer.kind),
-            chunk_id=self._column(older.chunk_id, newer.chunk_id),
+            chunk_id=self._column(*_equally_wide([older.chunk_id, newer.chunk_id])),
             offset=self._column(older.offset, newer.offset),
             length=self._column(older.length, newer.length),
             span=self._column(older.span, newer.span + shift),
@@ -391,7 +395,7 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
     return ChunkRefs(
         index=np.concatenate([part.index for part in parts]),
         kind=np.concatenate([part.kind for part in parts]),
-        chunk_id=np.concatenate([part.chunk_id for part in parts]),
+        chunk_id=np.concatenate(_equally_wide([part.chunk_id for part in parts])),
         offset=np.concatenate([part.offset for part in parts]),
         length=np.concatenate([part.length for part in parts]),
         span=np.concatenate([p.span + s for p, s in zip(parts, shifts, strict=True)]),
@@ -399,3 +403,14 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
         modified=np.concatenate([part.modified for part in parts]),
         heap=b"".join(pieces),
     )
+
+
+def _equally_wide(columns: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    """Id columns of one repository; one without native rows may have been made too narrow."""
+    width = max(column.shape[1] for column in columns)
+    return [
+        np.pad(column, ((0, 0), (0, width - column.shape[1])))
+        if column.shape[1] < width
+        else column
+        for column in columns
+    ]

@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
 from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, Snapshot
+from airflow_provider_icechunk.format.generations.identities import show_id
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
+from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.snapshot import (
+    Manifest,
+    ManifestFile,
+    ManifestRef,
+    Node,
+    Snapshot,
+)
 from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.repository.cache import WeightedCache
+from airflow_provider_icechunk.repository.derived_logs import derive_log
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.storage.base import Put, Storage
 from airflow_provider_icechunk.storage.pool import run_all
@@ -67,10 +76,15 @@ class Assets:
         return run_all(self.manifest, list(identities), at_once=_AT_ONCE)
 
     def log(self, identity: SnapshotId) -> TransactionLog | None:
-        """The transaction log of a snapshot; `None` where none was written."""
+        """The transaction log of a snapshot; `None` where none was written.
+
+        In generations that keep no logs it is derived; then only a first snapshot has none.
+        """
         cached = self._logs.peek(identity)
         if cached is not None:
             return cached
+        if not self.ledger.generation.keeps_logs:
+            return self._derive_log(identity)
         key = self.ledger.layout.transaction(identity)
         found = self.storage.get(key)
         if found is None:
@@ -89,13 +103,14 @@ class Assets:
 
     def store_commit(self, snapshot: Snapshot, log: TransactionLog | None) -> None:
         """Write a snapshot and its log; invisible until a reference names the snapshot."""
-        puts = [self._snapshot_put(snapshot)]
-        if log is not None:
+        put = self._snapshot_put(snapshot)
+        puts = [put]
+        if log is not None and self.ledger.generation.keeps_logs:
             data = self.ledger.codec.encode_log(log, level=self._level)
             key = self.ledger.layout.transaction(log.id)
             puts.append(_put(key, data, FileType.TRANSACTION_LOG))
         self.storage.put_many(puts)
-        self._snapshots.put(snapshot.id, snapshot)
+        self._snapshots.put(snapshot.id, self._as_stored(snapshot, put))
         if log is not None:
             self._logs.put(log.id, log)
 
@@ -109,6 +124,31 @@ class Assets:
         """Drop a snapshot from the cache."""
         self._snapshots.drop(identity)
 
+    def show(self, identity: bytes) -> str:
+        """An id as people see it."""
+        return show_id(self.ledger.generation, identity)
+
+    def _as_stored(self, snapshot: Snapshot, put: Put) -> Snapshot:
+        """What a reader would get: logs are derived from documents as the generation keeps them."""
+        if self.ledger.generation.keeps_logs:
+            return snapshot
+        return self.ledger.codec.decode_snapshot(bytes(put.data), snapshot.id, where=put.key)
+
+    def _derive_log(self, identity: SnapshotId) -> TransactionLog | None:
+        snapshot = self.snapshot(identity)
+        parent = self.ledger.parent(snapshot)
+        if parent is None:
+            return None
+        log = derive_log(self.snapshot(parent), snapshot, self._references)
+        self._logs.put(identity, log)
+        return log
+
+    def _references(self, node: Node, refs: Iterable[ManifestRef]) -> list[ChunkRefs]:
+        assert node.array is not None
+        ndim = len(node.array.shape)
+        manifests = self.manifests(ref.id for ref in refs)
+        return [manifest.of(node.id, ndim) for manifest in manifests]
+
     def _load_snapshot(self, identity: SnapshotId) -> Snapshot:
         key = self.ledger.layout.snapshot(identity)
         found = self.storage.get(key)
@@ -117,7 +157,7 @@ class Assets:
             if elsewhere is not None:
                 return self.snapshot(elsewhere)
             raise NotFoundError(
-                f"there is no snapshot {encode_base32(identity)} in {self.storage.location}; it "
+                f"there is no snapshot {self.show(identity)} in {self.storage.location}; it "
                 "may have been expired and collected: see the history of its branch",
                 kind=Kind.SNAPSHOT_NOT_FOUND,
             )

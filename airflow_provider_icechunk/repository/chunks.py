@@ -9,14 +9,13 @@ never referenced by anything stored, and written ones are garbage for the collec
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, StorageError
 from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
+from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import Inline, Native, Payload, Virtual
-from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
@@ -37,13 +36,19 @@ class ChunkWriter:
     """Puts new chunks of one session where they belong. Safe to use from many threads."""
 
     def __init__(
-        self, storage: Storage, layout: Layout, *, inline_up_to: int, packing: Packing, world: World
+        self,
+        storage: Storage,
+        layout: Layout,
+        *,
+        inline_up_to: int,
+        packing: Packing,
+        new_id: Callable[[], ChunkId],
     ) -> None:
         self._storage = storage
         self._layout = layout
         self._inline_up_to = inline_up_to
         self._packing = packing
-        self._world = world
+        self._new_id = new_id
         self._lock = threading.Lock()
         self._open_id: ChunkId | None = None
         self._open = bytearray()
@@ -114,9 +119,6 @@ class ChunkWriter:
         )
         self._closed = {}
         self._closed_size = 0
-
-    def _new_id(self) -> ChunkId:
-        return ChunkId(self._world.entropy(OBJECT_ID_SIZE))
 
 
 @dataclass(frozen=True, slots=True)

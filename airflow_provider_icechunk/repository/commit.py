@@ -13,12 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import Kind, StorageError
 from airflow_provider_icechunk.format.config import ManifestSplittingConfig
-from airflow_provider_icechunk.format.ids import (
-    OBJECT_ID_SIZE,
-    ManifestId,
-    NodeId,
-    SnapshotId,
-)
+from airflow_provider_icechunk.format.generations.identities import new_id
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import (
     ArrayData,
@@ -73,7 +69,7 @@ class Flusher:
         files = dict(base.manifest_files)
         files.update({file.id: file for value in written.values() for file in value.files})
         snapshot = Snapshot(
-            id=SnapshotId(self.world.entropy(OBJECT_ID_SIZE)),
+            id=SnapshotId(self._new_id()),
             parent_id=base.id,
             flushed_at=flushed_at,
             message=message,
@@ -146,11 +142,12 @@ class Flusher:
             for manifest in self.assets.manifests(ref.id for ref in rewrite.load)
         ]
         pieces = deal_out(loaded, edits, grid, document.num_chunks)
-        manifests = [
-            Manifest(ManifestId(self.world.entropy(OBJECT_ID_SIZE)), {node.id: (piece,)})
-            for piece in pieces
-        ]
+        manifests = [Manifest(ManifestId(self._new_id()), {node.id: (piece,)}) for piece in pieces]
         return rewrite.keep, manifests
+
+    def _new_id(self) -> bytes:
+        generation = self.assets.ledger.generation
+        return new_id(generation, self.world.entropy(generation.id_size))
 
     def _used(
         self, nodes: Iterable[Node], files: Mapping[ManifestId, ManifestFile]
@@ -166,6 +163,8 @@ class Flusher:
         known = files.get(identity)
         if known is not None and known.size_bytes:
             return known
+        if not self.assets.ledger.generation.lists_manifests:
+            return ManifestFile(identity, 0, 0)
         key = self.assets.ledger.layout.manifest(identity)
         found = self.assets.storage.head(key)
         if found is None:

@@ -12,11 +12,8 @@ from datetime import timedelta
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.ids import (
-    INITIAL_SNAPSHOT_ID,
-    OBJECT_ID_SIZE,
-    SnapshotId,
-)
+from airflow_provider_icechunk.format.generations.identities import new_id
+from airflow_provider_icechunk.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from airflow_provider_icechunk.format.snapshot import FIRST_MESSAGE, Snapshot
 from airflow_provider_icechunk.repository.commit import ConditionGuard
 from airflow_provider_icechunk.repository.detection import detect_generation
@@ -58,9 +55,9 @@ def create(
 
 def _first_snapshot(generation: Generation, world: World) -> Snapshot:
     fixed = generation is Generation.V1
-    identity = INITIAL_SNAPSHOT_ID if fixed else SnapshotId(world.entropy(OBJECT_ID_SIZE))
+    identity = new_id(generation, world.entropy(generation.id_size))
     return Snapshot(
-        id=identity,
+        id=INITIAL_SNAPSHOT_ID if fixed else SnapshotId(identity),
         parent_id=None,
         flushed_at=to_micros(world.now()),
         message=FIRST_MESSAGE,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.identities import new_id, show_id
+from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
 from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
@@ -43,6 +45,14 @@ class Engine:
         """Generation of the stored format."""
         return self.ledger.generation
 
+    def new_id(self) -> bytes:
+        """A random id for a new object."""
+        return new_id(self.generation, self.world.entropy(self.generation.id_size))
+
+    def show(self, identity: bytes) -> str:
+        """An id as people see it."""
+        return show_id(self.generation, identity)
+
     def writer(self) -> ChunkWriter:
         """A chunk writer for one session."""
         return ChunkWriter(
@@ -50,5 +60,5 @@ class Engine:
             self.ledger.layout,
             inline_up_to=self.settings.inline_chunk_threshold_bytes,
             packing=self.packing,
-            world=self.world,
+            new_id=lambda: ChunkId(self.new_id()),
         )

@@ -20,7 +20,12 @@ import numpy as np
 
 from airflow_provider_icechunk.exceptions import FormatError, FragmentError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId, decode_base32, encode_base32
+from airflow_provider_icechunk.format.ids import (
+    NodeId,
+    SnapshotId,
+    decode_object_id,
+    encode_base32,
+)
 from airflow_provider_icechunk.format.references import ChunkRefs, concatenate, sort_keys
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
@@ -79,8 +84,8 @@ class WorkUnit:
         return cls(
             **texts
             | {
-                "base": SnapshotId(decode_base32(texts["base"])),
-                "staged": SnapshotId(decode_base32(texts["staged"])),
+                "base": SnapshotId(decode_object_id(texts["base"])),
+                "staged": SnapshotId(decode_object_id(texts["staged"])),
             }
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -88,16 +88,21 @@ _TITLES = (
 )
 
 
-def describe(snapshot: Snapshot, parent: SnapshotId | None, known_as: SnapshotId) -> SnapshotInfo:
-    """The history entry of a snapshot."""
+def describe(
+    snapshot: Snapshot,
+    parent: SnapshotId | None,
+    known_as: SnapshotId,
+    show: Callable[[bytes], str] = encode_base32,
+) -> SnapshotInfo:
+    """The history entry of a snapshot; `show` makes texts of ids."""
     return SnapshotInfo(
-        id=encode_base32(known_as),
-        parent_id=None if parent is None else encode_base32(parent),
+        id=show(known_as),
+        parent_id=None if parent is None else show(parent),
         written_at=from_micros(snapshot.flushed_at),
         message=snapshot.message,
         metadata=dict(snapshot.metadata),
         manifests=[
-            ManifestFileInfo(encode_base32(file.id), file.size_bytes, file.num_chunk_refs)
+            ManifestFileInfo(show(file.id), file.size_bytes, file.num_chunk_refs)
             for file in snapshot.manifest_files.values()
         ],
     )
@@ -111,7 +116,7 @@ def ancestors(assets: Assets, start: SnapshotId) -> Iterator[Snapshot]:
         if current in seen:
             raise FormatError(
                 f"the history of {assets.storage.location} goes in a circle at "
-                f"{encode_base32(current)}: a snapshot names a descendant as its parent"
+                f"{assets.show(current)}: a snapshot names a descendant as its parent"
             )
         seen.add(current)
         snapshot = assets.snapshot(current)
@@ -134,7 +139,7 @@ def required_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
     log = assets.log(snapshot.id)
     if log is None:
         raise StorageError(
-            f"the transaction log of snapshot {encode_base32(snapshot.id)} is missing in "
+            f"the transaction log of snapshot {assets.show(snapshot.id)} is missing in "
             f"{assets.storage.location}: what it changed cannot be known",
             kind=Kind.OBJECT_MISSING,
         )
@@ -146,7 +151,7 @@ def diff_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> Diff:
     commits = commits_between(assets, older, newer)
     if commits is None:
         raise InvalidInputError(
-            f"{encode_base32(older)} is not an ancestor of {encode_base32(newer)}: a difference "
+            f"{assets.show(older)} is not an ancestor of {assets.show(newer)}: a difference "
             "is made along one line of history, from the older to the newer snapshot"
         )
     logs = [required_log(assets, snapshot) for snapshot in commits]

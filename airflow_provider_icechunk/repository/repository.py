@@ -16,7 +16,8 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32, encode_base32
+from airflow_provider_icechunk.format.generations.identities import parse_id
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_new_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository import creation
@@ -267,7 +268,7 @@ class BaseRepository(Maintenance, Generic[AnySession]):
 
     def lookup_branch(self, branch: str) -> str:
         """The snapshot at the head of a branch."""
-        return encode_base32(self._branch_head(branch))
+        return self._engine.show(self._branch_head(branch))
 
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
@@ -276,14 +277,14 @@ class BaseRepository(Maintenance, Generic[AnySession]):
         target = self._existing(snapshot_id)
         expected = self._branch_head(branch)
         if from_snapshot_id is not None:
-            expected = SnapshotId(decode_base32(from_snapshot_id))
+            expected = self._parse(from_snapshot_id)
         outcome = self._engine.ledger.reset_branch(branch, target, expected)
         if isinstance(outcome, Behind):
-            actual = None if outcome.actual is None else encode_base32(outcome.actual)
+            show = self._engine.show
+            actual = None if outcome.actual is None else show(outcome.actual)
             raise ConflictError(
-                f"branch {branch!r} is at {actual}, not at {encode_base32(expected)}; it was not "
-                "reset",
-                expected_parent=encode_base32(expected),
+                f"branch {branch!r} is at {actual}, not at {show(expected)}; it was not reset",
+                expected_parent=show(expected),
                 actual_parent=actual,
             )
 
@@ -316,7 +317,7 @@ class BaseRepository(Maintenance, Generic[AnySession]):
 
     def lookup_tag(self, tag: str) -> str:
         """The snapshot a tag names."""
-        return encode_base32(self._tagged(tag))
+        return self._engine.show(self._tagged(tag))
 
     def delete_tag(self, tag: str) -> None:
         """Delete a tag; its name is never free again."""
@@ -356,7 +357,8 @@ class BaseRepository(Maintenance, Generic[AnySession]):
     def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
         """One snapshot as JSON: its manifests, its nodes and where their chunks are listed."""
         snapshot = self._engine.assets.snapshot(self._parse(snapshot_id))
-        return snapshot_json(snapshot, self._engine.ledger.parent(snapshot), pretty=pretty)
+        parent = self._engine.ledger.parent(snapshot)
+        return snapshot_json(snapshot, parent, pretty=pretty, show=self._engine.show)
 
     async def async_ancestry(
         self,
@@ -381,7 +383,8 @@ class BaseRepository(Maintenance, Generic[AnySession]):
 
         Early writers stored first snapshots under another file name than the id they gave them.
         """
-        return describe(snapshot, self._engine.ledger.parent(snapshot), known_as or snapshot.id)
+        parent = self._engine.ledger.parent(snapshot)
+        return describe(snapshot, parent, known_as or snapshot.id, self._engine.show)
 
     def _resolve(self, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
         if sum(name is not None for name in (branch, tag, snapshot_id)) != 1:
@@ -406,10 +409,9 @@ class BaseRepository(Maintenance, Generic[AnySession]):
     def _existing(self, snapshot_id: str) -> SnapshotId:
         return self._engine.assets.snapshot(self._parse(snapshot_id)).id
 
-    @staticmethod
-    def _parse(snapshot_id: str) -> SnapshotId:
+    def _parse(self, snapshot_id: str) -> SnapshotId:
         try:
-            return SnapshotId(decode_base32(snapshot_id))
+            return SnapshotId(parse_id(self._engine.generation, snapshot_id))
         except InvalidInputError as error:
             raise InvalidInputError(f"invalid snapshot id: {error}") from None
 

@@ -22,7 +22,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.references import Inline, Native, RefKind, Virtual
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet
@@ -48,6 +48,7 @@ from airflow_provider_icechunk.repository.history import (
 )
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 from airflow_provider_icechunk.repository.merging import Handed, merge_changes
+from airflow_provider_icechunk.repository.node_ids import ids_of
 from airflow_provider_icechunk.repository.patience import Patience
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
@@ -97,7 +98,7 @@ class Session:
     @property
     def snapshot_id(self) -> str:
         """The snapshot the session stands on; after a commit, the new one."""
-        return encode_base32(self.tree.base.id)
+        return self._engine.show(self.tree.base.id)
 
     @property
     def branch(self) -> str | None:
@@ -212,7 +213,7 @@ class Session:
                 message, details, rebase_with, Patience(self._engine.world, rebase_tries, patience)
             )
             self._finish(snapshot)
-            return encode_base32(snapshot.id)
+            return self._engine.show(snapshot.id)
 
     def _commit_loop(
         self,
@@ -280,7 +281,7 @@ class Session:
                 )
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
             self._finish(snapshot)
-            return encode_base32(snapshot.id)
+            return self._engine.show(snapshot.id)
 
     def stage(self) -> Snapshot:
         """The tree as it is now as a stored snapshot that nothing names, for workers to stand on.
@@ -327,6 +328,8 @@ class Session:
             handed = self._handed.get(staged)
             if handed is None:
                 raise FragmentError("only forks of this session can be merged into it")
+            taken = ids_of(self.tree.nodes()) | ids_of(self.tree.base.nodes.values())
+            theirs = self.tree.node_ids.renumber(theirs, taken)
             self.tree.changes = merge_changes(
                 self.tree.changes, theirs, base=self.tree.base, handed=handed
             )
@@ -397,13 +400,14 @@ class Session:
                     "session stands (it was reset, or its history expired): changes cannot be "
                     "moved over; start again from a new session",
                     expected_parent=self.snapshot_id,
-                    actual_parent=encode_base32(head),
+                    actual_parent=self._engine.show(head),
                 )
             for commit in commits:
                 theirs = Theirs(required_log(assets, commit), commit)
-                verdict = rebase_step(self.tree.changes, self.tree.base, theirs, solver)
+                ours = self.tree.node_ids.renumber(self.tree.changes, ids_of(commit.nodes.values()))
+                verdict = rebase_step(ours, self.tree.base, theirs, solver)
                 if isinstance(verdict, Collision):
-                    identity = encode_base32(commit.id)
+                    identity = self._engine.show(commit.id)
                     raise RebaseFailedError(
                         f"Rebase failed on snapshot {identity}: {len(verdict.conflicts)} conflicts "
                         f"found: {', '.join(map(repr, verdict.conflicts[:5]))}",
@@ -429,8 +433,8 @@ class Session:
     def _lost_race(
         self, expected: SnapshotId, actual: SnapshotId | None, tries: int
     ) -> ConflictError:
-        ours = encode_base32(expected)
-        theirs = None if actual is None else encode_base32(actual)
+        ours = self._engine.show(expected)
+        theirs = None if actual is None else self._engine.show(actual)
         if actual is None:
             reason = f"branch {self._branch!r} does not exist any more"
         elif tries > 1:

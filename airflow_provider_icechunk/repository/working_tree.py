@@ -12,9 +12,15 @@ from airflow_provider_icechunk.exceptions import (
     NotFoundError,
     ReadOnlyError,
 )
-from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, NodeId
+from airflow_provider_icechunk.format.generations.base import Selective
 from airflow_provider_icechunk.format.names import ROOT, check_node_path
-from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload, concatenate
+from airflow_provider_icechunk.format.references import (
+    ChunkRefs,
+    Index,
+    Payload,
+    Virtual,
+    concatenate,
+)
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet, Untouched
 from airflow_provider_icechunk.repository.chunks import Wanted
@@ -24,6 +30,7 @@ from airflow_provider_icechunk.repository.documents import (
     node_from_document,
 )
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.node_ids import NodeIds
 from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
 from airflow_provider_icechunk.storage.base import Data
 
@@ -44,6 +51,7 @@ class WorkingTree:
         self.changes = changes or ChangeSet()
         self.read_only = read_only
         self.writer = engine.writer()
+        self.node_ids = NodeIds(engine.generation, engine.world.entropy)
 
     def node(self, path: str) -> Node | None:
         """The node at `path`, if there is one."""
@@ -76,8 +84,10 @@ class WorkingTree:
             self.check_writable()
             known = node_at(self.base, self.changes, path)
             if known is None:
-                identity = NodeId(self.engine.world.entropy(NODE_ID_SIZE))
-                self.changes.create(node_from_document(identity, path, document))
+                identity = self.node_ids.new(self.base, self.changes)
+                created = node_from_document(identity, path, document)
+                self._check_node(created)
+                self.changes.create(created)
                 return
             if known.user_data == document:
                 return
@@ -89,6 +99,7 @@ class WorkingTree:
                     f"{path} is a {here}; delete it before creating an {given} there",
                     kind=Kind.NODE_EXISTS,
                 )
+            self._check_node(node)
             self.changes.update(node)
 
     def delete(self, path: str) -> None:
@@ -147,6 +158,8 @@ class WorkingTree:
             self.check_writable()
             node = self.array(path)
             self._check_place(path, node, index)
+            if isinstance(payload, Virtual):
+                self._check_references(ChunkRefs.from_items(len(index), [(index, payload)]))
             self.changes.edits(node).set(index, payload)
 
     def erase(self, path: str, places: Sequence[Index]) -> None:
@@ -175,6 +188,7 @@ class WorkingTree:
             if not inside.all():
                 outside = tuple(refs.index[int(inside.argmin())].tolist())
                 self._refuse_place(path, node, outside)
+            self._check_references(refs)
             self.changes.edits(node).set_many(refs)
 
     def read(self, wanted: Sequence[Wanted]) -> list[bytes]:
@@ -188,6 +202,16 @@ class WorkingTree:
                 "this session is read-only; open one with `writable_session` (a session that has "
                 "committed is finished)"
             )
+
+    def _check_node(self, node: Node) -> None:
+        codec = self.engine.ledger.codec
+        if isinstance(codec, Selective):
+            codec.check_node(node)
+
+    def _check_references(self, refs: ChunkRefs) -> None:
+        codec = self.engine.ledger.codec
+        if isinstance(codec, Selective):
+            codec.check_references(refs)
 
     def _check_place(self, path: str, node: Node, index: Index) -> None:
         if not in_grid(node, index):

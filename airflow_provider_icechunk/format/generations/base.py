@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, SnapshotId
-from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    OBJECT_ID_SIZE,
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
 
 
@@ -24,6 +31,30 @@ class Generation(StrEnum):
     ALPHA = "alpha"
     V1 = "1"
     V2 = "2"
+
+    @property
+    def id_size(self) -> int:
+        """Bytes of the ids of snapshots, manifests and chunks."""
+        return EARLY_OBJECT_ID_SIZE if self in _EARLY else OBJECT_ID_SIZE
+
+    @property
+    def node_numbers(self) -> int | None:
+        """How many numbers there are for nodes; `None` where their ids are 8 random bytes."""
+        return _NODE_NUMBERS.get(self)
+
+    @property
+    def keeps_logs(self) -> bool:
+        """Whether a commit stores its transaction log; if not, it is derived from two snapshots."""
+        return self not in _EARLY
+
+    @property
+    def lists_manifests(self) -> bool:
+        """Whether a snapshot says how large its manifests are."""
+        return self not in _EARLY
+
+
+_EARLY = frozenset({Generation.DRAFT, Generation.ALPHA1})
+_NODE_NUMBERS = {Generation.DRAFT: 1 << 16, Generation.ALPHA1: 1 << 32}
 
 
 class FileType(StrEnum):
@@ -82,6 +113,22 @@ class Codec(Protocol):
 
     def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
         """A whole file."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A codec of a generation that cannot hold everything, and says so before anything is stored.
+
+    Both methods raise `InvalidInputError`.
+    """
+
+    def check_node(self, node: Node) -> None:
+        """Refuse a node whose `zarr.json` has no place in this generation."""
+        ...
+
+    def check_references(self, refs: ChunkRefs) -> None:
+        """Refuse references that have no place in this generation."""
         ...
 
 
