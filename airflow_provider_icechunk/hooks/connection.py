@@ -23,6 +23,7 @@ ROOT = "."
 """The path of a repository that is the root of its connection itself."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+_ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?")
 _EXTRAS = (
     "storage",
     "prefix",
@@ -92,7 +93,7 @@ class IcechunkConnection(BaseModel):
         }
         if sum(sources.values()) > 1:
             raise ValueError(f"choose one of {', '.join(sources)}")
-        if self.endpoint_url and not re.match(r"https?://[^/@\s]+", self.endpoint_url):
+        if self.endpoint_url and not _ENDPOINT.fullmatch(self.endpoint_url):
             raise ValueError("endpoint_url is an http or https address without user and password")
 
     def key_prefix(self, repository: str) -> str:

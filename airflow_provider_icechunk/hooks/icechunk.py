@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
-from pydantic import SecretStr
 
-from airflow_provider_icechunk.exceptions import AccessDeniedError, IcechunkError, NotFoundError
+from airflow_provider_icechunk.exceptions import IcechunkError, NotFoundError
 from airflow_provider_icechunk.hooks.connection import ROOT, IcechunkConnection, parse_connection
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository, RepositoryConfig, Storage
     from airflow_provider_icechunk.spark.specification import FilePlace, S3Place
-    from airflow_provider_icechunk.virtual.credentials import S3StaticCredentials
-
-_BORROWED_FOR = timedelta(minutes=15)
 
 
 class IcechunkHook(BaseHook):
@@ -82,25 +77,9 @@ class IcechunkHook(BaseHook):
 
     def storage(self, repository: str) -> Storage:
         """The storage of a repository, with the credentials of the connection."""
-        from airflow_provider_icechunk.api import local_filesystem_storage, s3_storage
+        from airflow_provider_icechunk.hooks.storages import build_storage
 
-        settings = self.settings
-        if settings.storage == "file":
-            return local_filesystem_storage(settings.folder(repository))
-        borrow = settings.aws_conn_id
-        return s3_storage(
-            bucket=settings.host,
-            prefix=settings.key_prefix(repository),
-            region=settings.region,
-            endpoint_url=settings.endpoint_url,
-            allow_http=settings.allow_http,
-            force_path_style=settings.force_path_style,
-            access_key_id=settings.login,
-            secret_access_key=_reveal(settings.password),
-            session_token=_reveal(settings.session_token),
-            anonymous=settings.anonymous or None,
-            get_credentials=partial(_amazon_credentials, borrow) if borrow else None,
-        )
+        return build_storage(self.settings, repository)
 
     def place(self, repository: str) -> FilePlace | S3Place:
         """Where a repository is, without credentials, for processes that have their own."""
@@ -120,11 +99,14 @@ class IcechunkHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the root can be listed, and what is there. Reads only."""
+        """Whether the root can be listed, and what is there. Reads only, and gives up soon."""
+        from airflow_provider_icechunk.api import Repository
+        from airflow_provider_icechunk.hooks.storages import build_storage
+
         try:
-            storage = self.storage(ROOT)
+            storage = build_storage(self.settings, ROOT, tries=2)
             names = storage.list_folders("")
-            is_repository = self.exists(ROOT)
+            is_repository = Repository.exists(storage)
         except IcechunkError as error:
             return False, str(error)
         if is_repository:
@@ -132,24 +114,3 @@ class IcechunkHook(BaseHook):
         if not names:
             return True, f"{storage.location} can be reached and is empty"
         return True, f"{storage.location} can be reached and holds {len(names)} folders"
-
-
-def _reveal(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
-
-
-def _amazon_credentials(aws_conn_id: str) -> S3StaticCredentials:
-    """The current keys of an Amazon connection, to be asked for again after a while."""
-    from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
-
-    from airflow_provider_icechunk.virtual.credentials import S3StaticCredentials
-
-    keys = AwsGenericHook(aws_conn_id=aws_conn_id).get_credentials()
-    if not keys.access_key or not keys.secret_key:
-        raise AccessDeniedError(f"the Amazon connection {aws_conn_id!r} gives no credentials")
-    for secret in (keys.secret_key, keys.token):
-        if secret:
-            mask_secret(secret)
-    return S3StaticCredentials(
-        keys.access_key, keys.secret_key, keys.token, datetime.now(UTC) + _BORROWED_FOR
-    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
+from uuid import uuid4
 
 from airflow_provider_icechunk.exceptions import Kind, SessionError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
@@ -35,7 +36,8 @@ def open_session(
 ) -> dict[str, Any]:
     """Open a session on a branch, apply declared arrays to it, and describe it for other tasks.
 
-    The arrays are stored but belong to no branch until the session is committed.
+    The arrays are stored but belong to no branch until the session is committed. Every session has
+    a job of its own, whatever the name: what was written for another can never be merged.
     """
     from airflow_provider_icechunk.repository.jobs import JobFolder
     from airflow_provider_icechunk.spark.specification import SessionDescription
@@ -45,13 +47,13 @@ def open_session(
     opened = hook.open(repository)
     session = opened.writable_session(branch)
     apply_arrays(session.store, declared)
-    work = session.work_unit(job)
+    work = session.work_unit(f"{job}/{uuid4().hex[:12]}")
     return SessionDescription(
         repository=repository,
         conn_id=hook.icechunk_conn_id,
         place=hook.place(repository),
         work_unit=work.to_json(),
-        fragments=JobFolder(opened.storage, job).prefix,
+        fragments=JobFolder(opened.storage, work.job).prefix,
     ).model_dump()
 
 

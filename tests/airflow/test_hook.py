@@ -1,0 +1,84 @@
+"""From a connection to repositories."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_icechunk.exceptions import (
+    AlreadyExistsError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+)
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+
+
+def test_a_repository_is_created_below_the_root_and_opened_again(folder: Path) -> None:
+    hook = IcechunkHook()
+    assert not hook.exists("weather/daily")
+    hook.create("weather/daily")
+    assert hook.exists("weather/daily")
+    assert (folder / "weather" / "daily").is_dir()
+    assert hook.get_conn("weather/daily").list_branches() == {"main"}
+    with pytest.raises(AlreadyExistsError):
+        hook.create("weather/daily")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_missing_repository_is_named_with_its_connection_and_the_remedy() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        IcechunkHook().open("nowhere")
+    assert caught.value.kind is Kind.REPOSITORY_NOT_FOUND
+    for text in ("'nowhere'", "icechunk_default", "IcechunkCreateRepositoryOperator"):
+        assert text in str(caught.value)
+
+
+def test_a_path_outside_of_the_root_touches_nothing(folder: Path) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        IcechunkHook().create("../sibling")
+    assert caught.value.kind is Kind.OUTSIDE_ROOT
+    assert not (folder.parent / "sibling").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_testing_a_connection_tells_an_empty_root_from_a_full_one() -> None:
+    hook = IcechunkHook()
+    good, text = hook.test_connection()
+    assert good
+    assert "empty" in text
+    hook.create("weather")
+    good, text = hook.test_connection()
+    assert good
+    assert "1 folders" in text
+
+
+def test_testing_a_wrong_connection_says_what_is_wrong(connect: Callable[..., str]) -> None:
+    connect(host="bucket", extra={"colour": "blue"})
+    good, text = IcechunkHook().test_connection()
+    assert not good
+    assert "colour" in text
+
+
+def test_testing_a_connection_to_nowhere_fails_without_an_exception(
+    connect: Callable[..., str],
+) -> None:
+    extra = {"endpoint_url": "http://127.0.0.1:9", "allow_http": True, "region": "us-east-1"}
+    connect(host="bucket", login="key", password="marker-secret", extra=extra)
+    good, text = IcechunkHook().test_connection()
+    assert not good
+    assert "marker-secret" not in text
+
+
+def test_the_place_for_workers_has_no_secrets(connect: Callable[..., str]) -> None:
+    connect(
+        host="bucket",
+        login="marker-key",
+        password="marker-secret",
+        extra={"session_token": "marker-token", "prefix": "team", "region": "eu-west-1"},
+    )
+    place = IcechunkHook().place("weather")
+    assert place.model_dump() == {
+        "kind": "s3", "bucket": "bucket", "prefix": "team/weather", "region": "eu-west-1",
+        "endpoint_url": None, "allow_http": False, "force_path_style": False, "anonymous": False,
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+"""The metadata Airflow reads: complete, true, and equal to what people edit."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import airflow
+import jsonschema
+import pytest
+import yaml
+
+import airflow_provider_icechunk
+from airflow_provider_icechunk.get_provider_info import get_provider_info
+from airflow_provider_icechunk.hooks.connection import IcechunkConnection
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+
+SCHEMAS = Path(airflow.__file__).parent
+AUTHORED = yaml.safe_load(
+    (Path(airflow_provider_icechunk.__file__).parent / "provider.yaml").read_text()
+)
+ONLY_AUTHORED = {"state", "lifecycle", "source-date-epoch", "versions"}
+INFO = get_provider_info()
+
+
+def schema(name: str) -> dict[str, object]:
+    return json.loads((SCHEMAS / name).read_text())
+
+
+def test_the_dictionary_is_the_authored_file() -> None:
+    expected = {key: value for key, value in AUTHORED.items() if key not in ONLY_AUTHORED}
+    expected["description"] = expected["description"].strip()
+    assert expected == INFO
+
+
+def test_airflow_accepts_the_dictionary_and_the_authored_file() -> None:
+    jsonschema.validate(INFO, schema("provider_info.schema.json"))
+    jsonschema.validate(AUTHORED, schema("provider.yaml.schema.json"))
+
+
+def test_the_package_name_is_the_one_of_the_distribution() -> None:
+    # Any other name takes down the discovery of every provider of an installation.
+    assert INFO["package-name"] == "airflow-provider-icechunk"
+    assert AUTHORED["versions"][0] == airflow_provider_icechunk.__version__
+
+
+@pytest.mark.parametrize("kind", ["hooks", "operators"])
+def test_every_listed_module_is_there_and_every_module_is_listed(kind: str) -> None:
+    listed = {module for entry in INFO[kind] for module in entry["python-modules"]}
+    for module in listed:
+        importlib.import_module(module)
+    folder = Path(airflow_provider_icechunk.__file__).parent / kind
+    defines = re.compile(r"^class Icechunk\w*(Hook|Operator)\(", re.MULTILINE)
+    holders = {
+        f"airflow_provider_icechunk.{kind}.{file.stem}"
+        for file in folder.glob("*.py")
+        if defines.search(file.read_text())
+    }
+    assert holders == listed
+
+
+def test_the_form_offers_exactly_the_extras_that_the_connection_knows() -> None:
+    fields = set(INFO["connection-types"][0]["conn-fields"])
+    assert fields == set(IcechunkConnection.model_fields) - {"host", "login", "password"}
+
+
+def test_the_connection_type_names_the_hook() -> None:
+    entry = INFO["connection-types"][0]
+    assert entry["connection-type"] == IcechunkHook.conn_type
+    assert entry["hook-name"] == IcechunkHook.hook_name
+    module, _, name = entry["hook-class-name"].rpartition(".")
+    assert getattr(importlib.import_module(module), name) is IcechunkHook

@@ -1,0 +1,125 @@
+"""A whole job on a real Spark, against the same work done by one process."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.repository.jobs import JobFolder
+from airflow_provider_icechunk.spark.generators import generate
+from airflow_provider_icechunk.spark.job import run
+from airflow_provider_icechunk.spark.shipping import zipped_package
+from airflow_provider_icechunk.spark.specification import JobSpecification
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
+SHAPE, CHUNKS = (11, 6, 8), (2, 3, 8)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.appName("tests").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+    patch.undo()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository.create(local_filesystem_storage(tmp_path / "repository"))
+
+
+def specification(repository: Repository, path: Path, **changes: Any) -> JobSpecification:
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("a", shape=SHAPE, chunks=CHUNKS, dtype="int64")
+    root.create_array("b", shape=SHAPE, chunks=CHUNKS, dtype="float32")
+    work = session.work_unit("job")
+    value = {
+        "session": {
+            "repository": "repository",
+            "conn_id": "icechunk_default",
+            "place": {"kind": "file", "path": str(path / "repository")},
+            "work_unit": work.to_json(),
+            "fragments": JobFolder(repository.storage, "job").prefix,
+        },
+        "writes": [
+            {"array": "a", "generator": "index"},
+            {"array": "/b", "generator": "temperature"},
+        ],
+        "tasks": 5,
+    }
+    return JobSpecification.model_validate(value | changes)
+
+
+def test_a_job_writes_what_one_process_would_and_the_official_library_reads_it(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    job = specification(repository, tmp_path)
+    report = run(spark, job)
+    assert (report["tasks"], report["chunks"]) == (10, 24)
+    assert len(list(repository.ancestry(branch="main"))) == 1
+    folder = JobFolder(repository.storage, "job")
+    assert folder.writers() == [job.writer]
+    assert folder.result(job.writer) == report
+    session = repository.resume(job.session.work_unit)
+    session.merge_fragments(folder.fragments())
+    session.commit("from Spark")
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
+    store = icechunk.Repository.open(storage).readonly_session("main").store
+    whole = tuple((0, length) for length in SHAPE)
+    for name, generator in (("a", "index"), ("b", "temperature")):
+        values = np.asarray(zarr.open_array(store, path=name, mode="r")[:])
+        assert np.array_equal(values, generate(generator, whole, SHAPE)), name
+
+
+def test_a_job_that_runs_again_replaces_its_fragment(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    job = specification(repository, tmp_path)
+    run(spark, job)
+    run(spark, job.model_copy(update={"tasks": 2}))
+    session = repository.resume(job.session.work_unit)
+    assert session.merge_fragments(JobFolder(repository.storage, "job").fragments()) == 24
+
+
+def test_an_array_that_the_session_lacks_is_refused_before_anything_runs(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    job = specification(repository, tmp_path, writes=[{"array": "c", "generator": "index"}])
+    with pytest.raises(InvalidInputError, match="'c'"):
+        run(spark, job)
+    assert JobFolder(repository.storage, "job").writers() == []
+
+
+def test_the_shipped_zip_is_the_package_and_runs_from_it(tmp_path: Path) -> None:
+    first = zipped_package(tmp_path)
+    content = first.read_bytes()
+    assert zipped_package(tmp_path).read_bytes() == content
+    with zipfile.ZipFile(first) as archive:
+        assert "airflow_provider_icechunk/spark/tasks.py" in archive.namelist()
+    code = "import airflow_provider_icechunk.spark.tasks as t; print(t.__file__)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(first), "PATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert str(first) in answer.stdout, answer.stderr

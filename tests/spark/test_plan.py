@@ -1,0 +1,91 @@
+"""Plans: whole chunks, every cell once, about as many parts as asked for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
+from airflow_provider_icechunk.spark.generators import GENERATORS, generate
+from airflow_provider_icechunk.spark.plan import check_complete, plan_regions
+
+DIMENSIONS = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 7)), min_size=0, max_size=3
+)  # fmt: skip
+
+
+@given(DIMENSIONS, st.integers(1, 30))
+def test_regions_cover_every_cell_once_in_whole_chunks(
+    dimensions: list[tuple[int, int]], parts: int
+) -> None:
+    shape = tuple(length for length, _ in dimensions)
+    chunks = tuple(chunk for _, chunk in dimensions)
+    regions = plan_regions(shape, chunks, parts)
+    counts = np.zeros(shape, dtype=int)
+    for region in regions:
+        counts[tuple(slice(start, stop) for start, stop in region)] += 1
+        for (start, stop), length, chunk in zip(region, shape, chunks, strict=True):
+            assert start < stop
+            assert start % chunk == 0
+            assert stop % chunk == 0 or stop == length
+    assert (counts == 1).all()
+    assert len(regions) <= parts
+
+
+@given(DIMENSIONS, st.integers(1, 30))
+def test_there_are_as_many_regions_as_the_grid_and_the_request_allow(
+    dimensions: list[tuple[int, int]], parts: int
+) -> None:
+    shape = tuple(length for length, _ in dimensions)
+    grid = [-(-length // chunk) for length, chunk in dimensions]
+    regions = plan_regions(shape, tuple(chunk for _, chunk in dimensions), parts)
+    if grid and min(grid) > 0:
+        assert len(regions) >= min(parts, max(grid[0], 1))
+        assert len(regions) == parts or parts > grid[0]
+
+
+def test_a_number_has_one_region_and_nothing_has_none() -> None:
+    assert plan_regions((), (), 4) == [()]
+    assert plan_regions((0, 5), (2, 2), 4) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "parts"), [((4,), (2, 2), 1), ((4,), (0,), 1), ((4,), (2,), 0)]
+)
+def test_a_plan_that_cannot_be_made_is_refused(
+    shape: tuple[int, ...], chunks: tuple[int, ...], parts: int
+) -> None:
+    with pytest.raises(InvalidInputError):
+        plan_regions(shape, chunks, parts)
+
+
+def test_results_are_complete_when_each_task_came_once_in_any_order() -> None:
+    check_complete(3, [2, 0, 1])
+
+
+@pytest.mark.parametrize("returned", [[0, 1], [0, 1, 2, 2], [0, 1, 2, 3], [0, 1, -1], []])
+def test_a_missing_a_doubled_and_an_unasked_result_are_refused(returned: list[int]) -> None:
+    with pytest.raises(FragmentError):
+        check_complete(3, returned)
+
+
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_a_generated_field_does_not_depend_on_how_it_is_cut(name: str) -> None:
+    shape = (10, 6, 8)
+    whole = generate(name, tuple((0, length) for length in shape), shape)
+    cut = np.empty_like(whole)
+    for region in plan_regions(shape, (3, 4, 5), 7):
+        place = tuple(slice(start, stop) for start, stop in region)
+        cut[place] = generate(name, region, shape)
+    assert np.array_equal(cut, whole)
+
+
+def test_the_index_field_numbers_the_cells_in_order() -> None:
+    values = generate("index", ((0, 2), (0, 3)), (2, 3))
+    assert values.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("name", ["os.system", "", "Temperature"])
+def test_a_generator_outside_of_the_table_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="temperature"):
+        generate(name, ((0, 1),), (1,))

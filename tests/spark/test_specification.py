@@ -1,0 +1,67 @@
+"""Job specifications: closed, without secrets, named the same on a retry."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.spark.environment import check_versions
+from airflow_provider_icechunk.spark.specification import parse_job
+from airflow_provider_icechunk.spark.tasks import RegionTask, Work
+
+SESSION = {
+    "repository": "weather",
+    "conn_id": "icechunk_default",
+    "place": {"kind": "file", "path": "/data/weather"},
+    "work_unit": {"version": 1, "job": "j"},
+    "fragments": "jobs/abc/",
+}
+JOB: dict[str, Any] = {"session": SESSION, "writes": [{"array": "t", "generator": "index"}]}
+
+
+def test_a_job_is_read_from_text_and_from_a_file(tmp_path: Path) -> None:
+    text = json.dumps(JOB)
+    (tmp_path / "job.json").write_text(text)
+    assert parse_job(text) == parse_job(f"@{tmp_path}/job.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"colour": "blue"},
+        {"writes": []},
+        {"tasks": 0},
+        {"session": {**SESSION, "place": {"kind": "ftp"}}},
+        {"session": {**SESSION, "place": {"kind": "file", "path": "relative"}}},
+        {"session": {**SESSION, "place": {**SESSION["place"], "password": "marker-secret"}}},
+    ],
+)
+def test_what_is_not_in_the_schema_is_refused_without_being_shown(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_job(json.dumps(JOB | change))
+    assert "marker-secret" not in str(caught.value)
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="specification"):
+        parse_job("nonsense")
+
+
+def test_the_writer_has_the_same_name_on_a_retry_and_another_for_other_work() -> None:
+    first = parse_job(json.dumps(JOB))
+    assert parse_job(json.dumps(JOB | {"tasks": 9})).writer == first.writer
+    other = JOB | {"writes": [{"array": "u", "generator": "index"}]}
+    assert parse_job(json.dumps(other)).writer != first.writer
+
+
+def test_work_for_executors_survives_its_journey() -> None:
+    work = Work(parse_job(json.dumps(JOB)).session, (RegionTask("t", "index", ((0, 2), (4, 6))),))
+    assert Work.from_json(work.to_json()) == work
+
+
+def test_a_mixture_of_pyspark_and_spark_is_named() -> None:
+    check_versions("4.2.0", "4.2.0")
+    with pytest.raises(UnsupportedError, match=r"4\.2\.0.*4\.3\.0"):
+        check_versions("4.2.0", "4.3.0")
