@@ -40,6 +40,7 @@ class ConflictType(Enum):
     ChunksUpdatedInUpdatedArray = 8
     DeleteOfUpdatedArray = 9
     DeleteOfUpdatedGroup = 10
+    MoveOperationCannotBeRebased = 11
 
     def __str__(self) -> str:
         return _TEXTS[self]
@@ -56,6 +57,7 @@ _TEXTS = {
     ConflictType.ChunksUpdatedInUpdatedArray: "Chunks updated in updated array",
     ConflictType.DeleteOfUpdatedArray: "Delete of updated array",
     ConflictType.DeleteOfUpdatedGroup: "Delete of updated group",
+    ConflictType.MoveOperationCannotBeRebased: "Move operation cannot be rebased",
 }
 
 
@@ -164,7 +166,7 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class Collision:
-    """Conflicts the solver may not decide."""
+    """All conflicts of a step, at least one of which the solver may not decide."""
 
     conflicts: tuple[Conflict, ...]
 
@@ -174,13 +176,10 @@ def rebase_step(
 ) -> Clean | Collision:
     """Move our changes over one commit of the other side."""
     changed = ours.copy()
-    unsolved = [
-        conflict
-        for conflict in find_conflicts(ours, base, theirs)
-        if not solver.solve(conflict, changed)
-    ]
-    if unsolved:
-        return Collision(tuple(unsolved))
+    conflicts = find_conflicts(ours, base, theirs)
+    solved = [solver.solve(conflict, changed) for conflict in conflicts]
+    if not all(solved):
+        return Collision(tuple(conflicts))
     for node_id in _gone(theirs.log):
         changed.deleted.pop(node_id, None)
     for node_id, node in changed.updated.items():
@@ -197,7 +196,14 @@ def _with_their_manifests(node: Node, after: Snapshot) -> Node:
 
 
 def find_conflicts(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> list[Conflict]:
-    """Every collision between our changes on `base` and one commit of the other side."""
+    """Every collision between our changes on `base` and one commit of the other side.
+
+    A commit that moved nodes collides with everything: paths no longer mean what they did.
+    """
+    if theirs.log.moves:
+        first = theirs.log.moves[0]
+        kind = ConflictType.MoveOperationCannotBeRebased
+        return [Conflict(kind, first.source, first.node_id)]
     return [
         *_new_nodes(ours, base, theirs),
         *_metadata(ours, base, theirs.log),
@@ -211,21 +217,23 @@ def _new_nodes(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> Iterator[Conf
         existing = theirs.after.nodes.get(path)
         if existing is not None and existing.id not in ours.deleted:
             yield Conflict(ConflictType.NewNodeConflictsWithExistingNode, path, node.id)
-        if _has_no_group_above(path, ours, base, theirs.after):
-            yield Conflict(ConflictType.NewNodeInInvalidGroup, path, node.id)
+        above = _no_group_above(path, ours, base, theirs.after)
+        if above is not None:
+            yield Conflict(ConflictType.NewNodeInInvalidGroup, above, node.id)
 
 
-def _has_no_group_above(path: str, ours: ChangeSet, base: Snapshot, after: Snapshot) -> bool:
+def _no_group_above(path: str, ours: ChangeSet, base: Snapshot, after: Snapshot) -> str | None:
+    """The closest place above that cannot hold the node after their commit."""
     above = parent_path(path)
     while above is not None:
         before, now = base.nodes.get(above), after.nodes.get(above)
         if above not in ours.created and now is not None and not now.is_group:
-            return True
-        counted_on = before is not None and before.id not in ours.deleted
-        if counted_on and (now is None or before is None or now.id != before.id):
-            return True
+            return above
+        kept = before is not None and before.id not in ours.deleted
+        if kept and (now is None or before is None or now.id != before.id):
+            return above
         above = parent_path(above)
-    return False
+    return None
 
 
 def _metadata(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:
@@ -236,14 +244,24 @@ def _metadata(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterat
             yield Conflict(ConflictType.ZarrMetadataUpdateOfDeletedArray, node.path, node_id)
         if node_id in theirs.deleted_groups:
             yield Conflict(ConflictType.ZarrMetadataUpdateOfDeletedGroup, node.path, node_id)
-        written = theirs.updated_chunks.get(node_id)
+        written = _without_ours(ours, node_id, theirs.updated_chunks.get(node_id))
         if written is not None and len(written) and _spoils(node, base, written):
-            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, node.path, node_id, written)
+            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, node.path, node_id)
+
+
+def _without_ours(
+    ours: ChangeSet, node_id: NodeId, written: Coordinates | None
+) -> Coordinates | None:
+    """Their chunks that we did not edit; those that both edited are a conflict of their own."""
+    edits = ours.chunks.get(node_id)
+    if written is None or edits is None or edits.ndim != written.shape[1]:
+        return written
+    return written[~common_rows(written, edits.columns().index)]
 
 
 def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
     """Whether our document leaves no place for their chunks, or makes other values of them."""
-    document = parse_node(node.user_data)
+    document = parse_node(node.user_data, rectilinear=True)
     if not isinstance(document, ArrayDocument) or len(document.shape) != written.shape[1]:
         return True
     if (written >= document.num_chunks).any():
@@ -254,7 +272,7 @@ def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
 
 def _chunk_meaning(node: Node) -> dict[str, object]:
     """All that decides what the bytes of a chunk stand for."""
-    parse_node(node.user_data)
+    parse_node(node.user_data, rectilinear=True)
     document = json.loads(node.user_data)
     return {key: value for key, value in document.items() if key not in _BESIDE_CHUNKS}
 
@@ -264,9 +282,9 @@ def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator
     for node_id, refs in ours.edited():
         path = paths.get(node_id, encode_base32(node_id))
         if node_id in theirs.deleted_arrays:
-            yield Conflict(ConflictType.ChunksUpdatedInDeletedArray, path, node_id, refs.index)
+            yield Conflict(ConflictType.ChunksUpdatedInDeletedArray, path, node_id)
         if node_id in theirs.updated_arrays:
-            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, node_id, refs.index)
+            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, node_id)
         written = theirs.updated_chunks.get(node_id)
         if written is not None and written.shape[1] == refs.ndim:
             both = refs.index[common_rows(refs.index, written)]
@@ -294,18 +312,20 @@ def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
             yield Conflict(kind, node.path, node_id)
     closed = [node.path for node in ours.deleted.values() if node.is_group]
     closed += [path for path, node in ours.created.items() if not node.is_group]
-    for node in _created_below(closed, theirs):
-        yield Conflict(ConflictType.NewNodeInInvalidGroup, node.path, node.id)
+    for path, node in _created_below(closed, theirs):
+        yield Conflict(ConflictType.NewNodeInInvalidGroup, path, node.id)
 
 
-def _created_below(closed: Sequence[str], theirs: Theirs) -> Iterator[Node]:
-    """Nodes that they created where our changes leave no group to hold them."""
+def _created_below(closed: Sequence[str], theirs: Theirs) -> Iterator[tuple[str, Node]]:
+    """Nodes that they created where our changes leave no group, and the place that is none."""
     created = theirs.log.new_arrays | theirs.log.new_groups
     if not closed or not created:
         return
     for node in theirs.after.nodes.values():
-        if node.id in created and any(is_below(node.path, path) for path in closed):
-            yield node
+        if node.id in created:
+            above = [path for path in closed if is_below(node.path, path)]
+            if above:
+                yield max(above, key=len), node
 
 
 def _gone(log: TransactionLog) -> frozenset[NodeId]:
