@@ -47,7 +47,7 @@ class Maintenance:
         """Take snapshots written before `older_than` out of the history; returns their ids.
 
         Nothing is deleted but, if asked for, branches and tags whose newest snapshot is that old;
-        `main` never. With `keep_last` every branch keeps that many snapshots, however old. The
+        `main` never. With `keep_last` every branch keeps at least so many snapshots, however old. The
         result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry run
         returns the same and changes nothing.
         """

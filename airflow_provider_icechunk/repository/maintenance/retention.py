@@ -29,7 +29,8 @@ class RetentionPolicy:
     older_than: datetime
     """Snapshots written before this may go."""
     keep_last: int | None = None
-    """How many snapshots of each branch that stays are kept however old they are."""
+    """How many snapshots of each branch that stays are kept however old they are; at least so many,
+    because what one branch keeps stays in the history of all that have it."""
     delete_expired_branches: bool = False
     """Whether branches go whose newest snapshot is older than the limit; `main` never does."""
     delete_expired_tags: bool = False

@@ -1,0 +1,99 @@
+"""Expiring shortens histories and leaves every value."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.upkeep import GENERATIONS, Clock, everything, keys, live_in, lived_in, write
+
+from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.local import LocalStorage
+
+
+def messages(repo: Repository, branch: str = "main") -> list[str]:
+    return [info.message for info in repo.ancestry(branch=branch)]
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_old_snapshots_leave_the_history_and_young_ones_stay(generation: str) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    repo = Repository.open(storage, world=clock.world())
+    third = repo.lookup_snapshot(ids["third"])
+    before, stored = everything(storage), keys(storage)
+    assert repo.expire_snapshots(third.written_at, dry_run=True) == {ids["first"], ids["second"]}
+    assert messages(repo) == ["fourth", "third", "second", "first", "Repository initialized"]
+    assert repo.expire_snapshots(third.written_at) == {ids["first"], ids["second"]}
+    assert messages(repo) == ["fourth", "third", "Repository initialized"]
+    edited = repo.lookup_snapshot(ids["third"])
+    assert (edited.id, edited.written_at, edited.message, edited.metadata) == (
+        third.id,
+        third.written_at,
+        third.message,
+        third.metadata,
+    )
+    assert edited.manifests == third.manifests
+    assert everything(storage) == before
+    assert keys(storage) == stored
+    assert repo.expire_snapshots(third.written_at) == set()
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_expired_branches_and_tags_go_when_asked_and_main_never(
+    generation: str, tmp_path: Path
+) -> None:
+    storage = LocalStorage(tmp_path, durable=False)
+    live_in(storage, generation)
+    repo = Repository.open(storage)
+    limit = storage.now() + timedelta(days=1)
+    plan = repo.plan_expiration(RetentionPolicy(limit, None, True, True))
+    assert {ref.name for ref in plan.refs if ref.delete} == {"v1", "side"}
+    repo.expire_snapshots(limit, delete_expired_branches=True, delete_expired_tags=True)
+    assert repo.list_branches() == {"main"}
+    assert repo.list_tags() == set()
+    assert messages(repo) == ["fourth", "Repository initialized"]
+    repo.garbage_collect(limit)
+    assert len(keys(storage, "snapshots/")) == 2
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_keep_last_keeps_that_many_of_every_branch(generation: str) -> None:
+    clock = Clock()
+    storage, _ = lived_in(generation, clock)
+    repo = Repository.open(storage, world=clock.world())
+    limit = clock.wait(days=30)
+    repo.expire_snapshots(limit, keep_last=2)
+    assert messages(repo) == ["fourth", "third", "Repository initialized"]
+    assert messages(repo, "side") == ["side 1", "third", "Repository initialized"]
+    write(repo, "main", 0, "fifth")
+    repo.expire_snapshots(limit, keep_last=2)
+    assert messages(repo) == ["fifth", "fourth", "third", "Repository initialized"]
+    repo.delete_branch("side")
+    repo.expire_snapshots(limit, keep_last=2)
+    assert messages(repo) == ["fifth", "fourth", "Repository initialized"]
+    assert repo.verify().ok
+
+
+def test_an_open_repository_of_the_same_process_sees_the_new_history() -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    repo = Repository.open(storage, world=clock.world())
+    assert len(messages(repo)) == 5
+    repo.expire_snapshots(clock.now)
+    assert len(messages(repo)) == 2
+
+
+def test_a_history_that_cannot_be_read_is_not_touched() -> None:
+    clock = Clock()
+    storage, ids = lived_in("1", clock)
+    storage.delete([f"snapshots/{ids['second']}"])
+    before = dict(storage.objects)
+    with pytest.raises(MaintenanceError, match=ids["second"]):
+        Repository.open(storage).expire_snapshots(clock.now)
+    assert dict(storage.objects) == before
