@@ -47,9 +47,9 @@ class Maintenance:
         """Take snapshots written before `older_than` out of the history; returns their ids.
 
         Nothing is deleted but, if asked for, branches and tags whose newest snapshot is that old;
-        `main` never. With `keep_last` every branch keeps at least so many snapshots, however old. The
-        result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry run
-        returns the same and changes nothing.
+        `main` never. With `keep_last` every branch keeps at least so many snapshots, however old.
+        The result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry
+        run returns the same and changes nothing.
         """
         policy = RetentionPolicy(
             older_than, keep_last, delete_expired_branches, delete_expired_tags
