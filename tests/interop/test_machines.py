@@ -22,6 +22,7 @@ def test_both_libraries_agree(machine: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_both_libraries_agree_for_long(machine: str) -> None:
-    run(machine, 300, 50)
+    run(machine, 150, 40)

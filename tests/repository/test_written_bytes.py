@@ -158,6 +158,7 @@ def test_whatever_is_done_the_bytes_are_clean():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_whatever_is_done_for_long_the_bytes_are_clean():
     run_state_machine_as_test(
         AuditedMachine, settings=settings(max_examples=400, stateful_step_count=40)
