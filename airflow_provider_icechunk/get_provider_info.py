@@ -36,6 +36,7 @@ def get_provider_info() -> dict[str, object]:
                 ],
             }
         ],
+        "cli": ["airflow_provider_icechunk.cli.airflow_commands.get_icechunk_cli_commands"],
         "connection-types": [
             {
                 "connection-type": "icechunk",

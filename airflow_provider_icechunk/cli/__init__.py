@@ -1,4 +1,6 @@
 """The command line: the maintenance and inspection verbs for people at a terminal.
 
-May import `hooks` and, inside commands only, `api`. What deletes shows its plan first and asks.
+`python -m airflow_provider_icechunk` needs no Airflow; `airflow icechunk` has the same commands and
+can take a repository from a connection. Commands import the engine when they run, not before: the
+`airflow` command loads this package whenever it starts. What deletes shows its plan first and asks.
 """

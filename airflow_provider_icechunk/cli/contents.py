@@ -1,0 +1,205 @@
+"""`init`, `tree` and `stats`: what is in a repository, and how much of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from rich.tree import Tree
+
+from airflow_provider_icechunk.cli import render
+from airflow_provider_icechunk.cli.screen import Report
+from airflow_provider_icechunk.cli.task import Task
+from airflow_provider_icechunk.cli.text import number, plain, several, shape, size
+from airflow_provider_icechunk.cli.versions import find_version
+from airflow_provider_icechunk.exceptions import AlreadyExistsError, Kind, NotFoundError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from airflow_provider_icechunk.api import Session
+    from airflow_provider_icechunk.format.snapshot import Node
+    from airflow_provider_icechunk.repository.maintenance.measure import Measurement, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A group or an array, as the tree shows it."""
+
+    path: str
+    type: str
+    shape: tuple[int, ...] | None = None
+    chunk_shape: tuple[int, ...] | None = None
+    grid: tuple[int, ...] | None = None
+    """Chunks along each dimension, written or not."""
+    data_type: str | None = None
+    dimension_names: tuple[str | None, ...] | None = None
+    chunks: int | None = None
+    """Chunks that were written; `None` if nobody asked."""
+    bytes: int | None = None
+
+
+def init(task: Task) -> Report:
+    """A new, empty repository."""
+    from airflow_provider_icechunk.api import Repository
+
+    created = True
+    try:
+        repository = Repository.create(task.storage, spec_version=task.args.spec_version)
+    except AlreadyExistsError:
+        if not task.args.if_missing:
+            raise
+        created, repository = False, task.open()
+    location, generation = repository.storage.location, repository.spec_version
+    text = f"{location}, generation {generation}"
+    return Report(
+        {"created": created, "location": location, "spec_version": generation},
+        [render.line(f"created {text}" if created else f"there is a repository: {text}")],
+    )
+
+
+def tree(task: Task) -> Report:
+    """The groups and arrays of one version."""
+    repository = task.open()
+    snapshot_id = find_version(repository, task.args.version)
+    session = repository.readonly_session(snapshot_id=snapshot_id)
+    path = "/" + task.args.path.strip("/")
+    if session.tree.node(path) is None and path != "/":
+        raise NotFoundError(
+            f"there is no group and no array at {path!r} in snapshot {snapshot_id}",
+            kind=Kind.NODE_NOT_FOUND,
+        )
+    entries = [read_entry(session, node, task.args.chunks) for node in session.tree.nodes(path)]
+    return Report(
+        {"snapshot_id": snapshot_id, "nodes": [asdict(entry) for entry in entries]},
+        [draw_tree(path, entries)],
+    )
+
+
+def read_entry(session: Session, node: Node, count_chunks: bool) -> Entry:
+    """What the tree shows of a node; counting chunks reads its manifests."""
+    from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
+
+    document = parse_node(node.user_data, rectilinear=True)
+    if not isinstance(document, ArrayDocument):
+        return Entry(node.path, "group")
+    refs = session.tree.references(node) if count_chunks else None
+    return Entry(
+        node.path,
+        "array",
+        document.shape,
+        document.chunk_shape,
+        document.num_chunks,
+        _data_type(json.loads(node.user_data).get("data_type")),
+        document.dimension_names,
+        None if refs is None else len(refs),
+        None if refs is None else int(refs.length.sum()),
+    )
+
+
+def draw_tree(top: str, entries: Sequence[Entry]) -> Tree:
+    """Entries, in the order of their paths, as a tree. Pure."""
+    root = Tree(Text(plain(top), style="bold"), guide_style="dim")
+    drawn: dict[str, Tree] = {top: root}
+    for entry in entries:
+        if entry.path == top:
+            root.label = _label(entry, top)
+            continue
+        above, _, name = entry.path.rpartition("/")
+        drawn[entry.path] = drawn.get(above or "/", root).add(_label(entry, name))
+    return root
+
+
+def stats(task: Task) -> Report:
+    """How large versions and files are."""
+    repository = task.open()
+    with task.progress("measuring"):
+        measurement = repository.measure()
+        totals = repository.chunk_storage_stats()
+    chunk_bytes = {
+        "native_bytes": totals.native_bytes,
+        "inlined_bytes": totals.inlined_bytes,
+        "virtual_bytes": totals.virtual_bytes,
+    }
+    return Report(
+        {**measurement.as_dict(), "chunk_bytes": chunk_bytes},
+        draw_stats(measurement, chunk_bytes, arrays=task.args.arrays),
+    )
+
+
+def draw_stats(
+    measurement: Measurement, chunk_bytes: Mapping[str, int], *, arrays: bool
+) -> list[RenderableType]:
+    """Tables of files, of versions and, if wanted, of arrays. Pure."""
+    files = [
+        (
+            name,
+            number(stored.count),
+            size(stored.bytes),
+            number(stored.unreachable_count),
+            size(stored.unreachable_bytes),
+        )
+        for name, stored in measurement.files.items()
+    ]
+    heads = [(f"branch {plain(name)}", *_sizes(one)) for name, one in measurement.branches.items()]
+    heads += [(f"tag {plain(name)}", *_sizes(one)) for name, one in measurement.tags.items()]
+    parts: list[RenderableType] = [
+        render.table(("files", "#count", "#bytes", "#unneeded", "#unneeded bytes"), files),
+        render.titled(
+            f"Versions ({several(len(measurement.snapshots), 'snapshot')})",
+            render.table(("version", *_SIZES), sorted(heads)),
+        ),
+        render.titled(
+            "Chunks of all versions, each stored byte once",
+            render.facts(
+                (name.removesuffix("_bytes"), size(count)) for name, count in chunk_bytes.items()
+            ),
+        ),
+    ]
+    for branch, sizes in sorted(measurement.arrays.items()) if arrays else ():
+        rows = [(plain(path), *_sizes(one)) for path, one in sorted(sizes.items())]
+        title = f"Arrays of branch {plain(branch)}"
+        parts.append(render.titled(title, render.table(("array", *_SIZES), rows)))
+    return parts
+
+
+_SIZES = ("#chunks", "#native", "#inline", "#virtual")
+
+
+def _sizes(one: Size) -> tuple[str, str, str, str]:
+    chunks = one.native_chunks + one.inline_chunks + one.virtual_chunks
+    return (number(chunks), size(one.native_bytes), size(one.inline_bytes), size(one.virtual_bytes))
+
+
+def _label(entry: Entry, name: str) -> Text:
+    label = Text(plain(name), style="bold")
+    if entry.shape is None:
+        return label
+    assert entry.chunk_shape is not None
+    facts = f" {plain(entry.data_type or '?')} {_sides(entry)} chunks {shape(entry.chunk_shape)}"
+    if entry.chunks is not None and entry.bytes is not None and entry.grid is not None:
+        whole = 1
+        for length in entry.grid:
+            whole *= length
+        facts += f"  {number(entry.chunks)} of {several(whole, 'chunk')}, {size(entry.bytes)}"
+    return label.append(facts, style="not bold")
+
+
+def _sides(entry: Entry) -> str:
+    """Lengths, with names where there are any: `(time: 10, x: 5)`."""
+    assert entry.shape is not None
+    if entry.dimension_names is None or not any(entry.dimension_names):
+        return shape(entry.shape)
+    named = zip(entry.dimension_names, entry.shape, strict=True)
+    sides = (f"{plain(name)}: {length}" if name else str(length) for name, length in named)
+    return "(" + ", ".join(sides) + ")"
+
+
+def _data_type(value: object) -> str | None:
+    """The name of a data type, which a document gives as text or as an object with a name."""
+    if isinstance(value, Mapping):
+        value = value.get("name")
+    return value if isinstance(value, str) else None

@@ -1,0 +1,111 @@
+"""The history as a graph of lines, newest first, the way `git log --graph` draws it. Pure.
+
+Every snapshot has at most one parent, so lines only ever join on their way down. A lane that became
+free stays empty until another line takes it: nothing is shifted, and every line is straight.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One snapshot of the history."""
+
+    id: str
+    parent_id: str | None
+    written_at: datetime
+    message: str
+    branches: tuple[str, ...] = ()
+    """Branches whose head it is."""
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of text: lanes, and the snapshot that stands at the star."""
+
+    lanes: str
+    commit: Commit | None = None
+
+
+def arrange(commits: Sequence[Commit]) -> list[Commit]:
+    """Newest first, but children always before their parent, whatever the clocks said.
+
+    Members of a circle, which only damage can make, come last.
+    """
+    known = {commit.id: commit for commit in commits}
+    waiting = Counter(one.parent_id for one in known.values() if one.parent_id in known)
+    ready = [_rank(commit) for commit in known.values() if not waiting[commit.id]]
+    heapq.heapify(ready)
+    ordered: dict[str, Commit] = {}
+    while ready:
+        _, identity = heapq.heappop(ready)
+        commit = ordered[identity] = known[identity]
+        parent = known.get(commit.parent_id or "")
+        if parent is not None:
+            waiting[parent.id] -= 1
+            if not waiting[parent.id]:
+                heapq.heappush(ready, _rank(parent))
+    left = sorted((one for one in known.values() if one.id not in ordered), key=_rank)
+    return [*ordered.values(), *left]
+
+
+def draw(commits: Sequence[Commit]) -> list[Row]:
+    """Rows of the graph; lines that go on beyond the given snapshots end in a colon."""
+    rows: list[Row] = []
+    lanes: list[str | None] = []
+    for commit in arrange(commits):
+        awaited = [place for place, identity in enumerate(lanes) if identity == commit.id]
+        place = awaited[0] if awaited else _free_lane(lanes)
+        for target, source in reversed(list(pairwise(awaited))):
+            lanes[source] = None
+            rows += _join(lanes, target, source)
+        lanes[place] = commit.id
+        rows.append(Row(_line(lanes, star=place), commit))
+        lanes[place] = commit.parent_id
+        while lanes and lanes[-1] is None:
+            lanes.pop()
+    if lanes:
+        rows.append(Row(_line(lanes).replace("|", ":")))
+    return rows
+
+
+def _rank(commit: Commit) -> tuple[float, str]:
+    return (-commit.written_at.timestamp(), commit.id)
+
+
+def _free_lane(lanes: list[str | None]) -> int:
+    if None not in lanes:
+        lanes.append(None)
+    return lanes.index(None)
+
+
+def _line(lanes: Sequence[str | None], *, star: int | None = None) -> str:
+    marks = ["|" if identity is not None else " " for identity in lanes]
+    if star is not None:
+        marks[star] = "*"
+    return " ".join(marks).rstrip()
+
+
+def _join(lanes: Sequence[str | None], target: int, source: int) -> Iterator[Row]:
+    """Lines that lead from lane `source`, now empty, to lane `target` on its left."""
+    first = list(_line(lanes).ljust(2 * len(lanes)))
+    if source == target + 1:
+        first[2 * source - 1] = "/"
+        yield Row("".join(first).rstrip())
+        return
+    second = list(first)
+    for column in range(2 * target + 3, 2 * source - 1):
+        if first[column] == " ":
+            first[column] = "_"
+    first[2 * source - 1] = "/"
+    second[2 * target + 1] = "/"
+    yield Row("".join(first).rstrip())
+    yield Row("".join(second).rstrip())

@@ -1,0 +1,116 @@
+"""From words to a command, and from what it returns or raises to an exit code.
+
+0: done. 1: an error of this package, one line on standard error. 2: the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_icechunk.cli import contents, grammar, history, refs, upkeep
+from airflow_provider_icechunk.cli.screen import Report, Screen, UsageError
+from airflow_provider_icechunk.cli.task import Task
+from airflow_provider_icechunk.exceptions import IcechunkError
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.storage.base import Storage
+
+PROGRAM = "python -m airflow_provider_icechunk"
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
+    ("init",): contents.init,
+    ("log",): history.log,
+    ("show",): history.show,
+    ("diff",): history.diff,
+    ("tree",): contents.tree,
+    ("branch", "list"): refs.list_branches,
+    ("branch", "create"): refs.create_branch,
+    ("branch", "delete"): refs.delete_branch,
+    ("branch", "reset"): refs.reset_branch,
+    ("tag", "list"): refs.list_tags,
+    ("tag", "create"): refs.create_tag,
+    ("tag", "delete"): refs.delete_tag,
+    ("expire",): upkeep.expire,
+    ("gc",): upkeep.gc,
+    ("verify",): upkeep.verify,
+    ("stats",): contents.stats,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Wrong usage exits with 2, as `argparse` does."""
+    args = grammar.build_parser(PROGRAM).parse_args(argv)
+    return run(args.command, args, locate_repository, standard_screen())
+
+
+def run(
+    path: grammar.Path,
+    args: argparse.Namespace,
+    locate: Callable[[argparse.Namespace], Storage],
+    screen: Screen,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> int:
+    """Run a command whose arguments are parsed, on the repository that `locate` finds."""
+    from airflow_provider_icechunk.storage.observed import ObservedStorage
+
+    try:
+        task = Task(args, screen, ObservedStorage(locate(args)), now)
+        report = COMMANDS[path](task)
+        screen.show(report, as_json=args.json)
+    except IcechunkError as error:
+        screen.complain(error.kind.value, error.message)
+        return FAILED
+    except UsageError as error:
+        screen.complain("usage", str(error))
+        return WRONG_USAGE
+    except BrokenPipeError:
+        _forget_output()
+        return FAILED
+    except KeyboardInterrupt:
+        screen.complain("interrupted", "stopped on request")
+        return INTERRUPTED
+    if report.problem is not None:
+        screen.complain("incomplete", report.problem)
+        return FAILED
+    return DONE
+
+
+def locate_repository(args: argparse.Namespace) -> Storage:
+    """The storage at the address on the command line; a relative path starts here."""
+    from airflow_provider_icechunk.storage.locate import locate
+
+    address: str = args.repository
+    if not address:
+        raise UsageError("the repository has no address: give a path or an address")
+    if "://" not in address:
+        address = str(Path(address).resolve())
+    return locate(
+        address,
+        region=args.region,
+        endpoint_url=args.endpoint_url,
+        anonymous=args.anonymous,
+        allow_http=args.allow_http,
+        force_path_style=args.force_path_style,
+    )
+
+
+def standard_screen() -> Screen:
+    """The streams of this process; what they cannot encode is escaped instead of refused."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    return Screen(sys.stdout, sys.stderr, sys.stdin)
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from complaining at its end about a reader that went away."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

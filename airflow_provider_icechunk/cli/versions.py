@@ -1,0 +1,96 @@
+"""How a version is named on the command line, and which snapshot that is.
+
+`main`, `v1` or a snapshot id; `branch:x`, `tag:x` and `snapshot:x` where a bare name could mean
+several; `main~2` is the second ancestor.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import Repository
+
+_BACK = re.compile(r"(?P<name>.+?)~(?P<steps>\d{0,9})")
+_KINDS = ("branch", "tag", "snapshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A version as somebody typed it."""
+
+    kind: str | None
+    """`branch`, `tag` or `snapshot`; `None` if any of them may be meant."""
+    name: str
+    back: int = 0
+    """How many ancestors to go back from there."""
+
+
+def parse_version(text: str) -> Named:
+    """Take a version's name apart. Whether it exists is another question."""
+    back = 0
+    if match := _BACK.fullmatch(text):
+        text, back = match["name"], int(match["steps"] or 1)
+    kind, colon, name = text.partition(":")
+    if colon and kind in _KINDS:
+        return Named(kind, name, back)
+    return Named(None, text, back)
+
+
+def find_version(repository: Repository, text: str) -> str:
+    """The id of the snapshot that `text` names."""
+    named = parse_version(text)
+    start = _start(repository, named)
+    if not named.back:
+        return start
+    for steps, info in enumerate(repository.ancestry(snapshot_id=start)):
+        if steps == named.back:
+            return info.id
+    raise NotFoundError(
+        f"{text!r} goes back further than the history does", kind=Kind.SNAPSHOT_NOT_FOUND
+    )
+
+
+def _start(repository: Repository, named: Named) -> str:
+    match named.kind:
+        case "branch":
+            return repository.lookup_branch(named.name)
+        case "tag":
+            return repository.lookup_tag(named.name)
+        case "snapshot":
+            return repository.lookup_snapshot(named.name).id
+    found = _branches_and_tags(repository, named.name)
+    if len(set(found.values())) > 1:
+        raise InvalidInputError(
+            f"{named.name!r} is a branch and a tag, at different snapshots: say "
+            f"branch:{named.name} or tag:{named.name}",
+            kind=Kind.INVALID_NAME,
+        )
+    return next(iter(found.values()), None) or _snapshot(repository, named.name)
+
+
+def _branches_and_tags(repository: Repository, name: str) -> dict[str, str]:
+    found = {}
+    for kind, look_up in (("branch", repository.lookup_branch), ("tag", repository.lookup_tag)):
+        try:
+            found[kind] = look_up(name)
+        except NotFoundError:
+            continue
+    return found
+
+
+def _snapshot(repository: Repository, name: str) -> str:
+    """A snapshot by its id; whatever is wrong with the id, the name was probably a branch's."""
+    try:
+        return repository.lookup_snapshot(name).id
+    except InvalidInputError:
+        known = ", ".join(sorted(repository.list_branches())[:20])
+    raise NotFoundError(
+        f"there is no branch, tag or snapshot {name[:200]!r} in {repository.storage.location}; its "
+        f"branches are: {known}",
+        kind=Kind.BRANCH_NOT_FOUND,
+    )
