@@ -38,6 +38,7 @@ def detected(objects: dict[str, bytes]) -> Generation | None:
         (ALPHA_MAIN, Generation.ALPHA),
         (COLON_MAIN, Generation.ALPHA),
         ({"r/main/ZZZZZZZZ.json": REF}, Generation.ALPHA1),
+        ({"r/branch:main/ZZZZZZZZZZZZY.json": REF}, Generation.ALPHA1),
         ({"state.json": b"{}"}, Generation.DRAFT),
         ({**ALPHA_MAIN, "state.json": b"{}"}, Generation.ALPHA),
     ],
@@ -67,7 +68,7 @@ def test_without_an_entry_point_there_is_no_repository(objects: dict[str, bytes]
     assert detected(objects) is None
 
 
-@pytest.mark.parametrize("folder", ["r/branch:main/", "refs/branch:main/"])
+@pytest.mark.parametrize("folder", ["r/main/", "refs/branch:main/"])
 def test_development_versions_are_named_as_what_they_are(folder: str) -> None:
     with pytest.raises(UnsupportedError, match="September 2024"):
         detected({f"{folder}ZZZZZZZZZZZZY.json": REF})

@@ -18,7 +18,9 @@ REPO_KEY = "repo"
 REF_KEY = "refs/branch.main/ref.json"
 STATE_KEY = "state.json"
 SEQUENCE_FOLDERS = ("refs/branch.main/", "refs/branch:main/")
-EARLY_FOLDERS = ("r/branch:main/", "r/main/")
+LONG_FOLDER = "r/branch:main/"
+"""Where software of September 2024 had branch files with longer names; `alpha1` reads them."""
+EARLY_FOLDERS = (LONG_FOLDER, "r/main/")
 
 PROBE_SIZE = HEADER_SIZE
 """How many bytes of an object are looked at."""
@@ -68,9 +70,11 @@ def _has_numbered_files(folder: str, names: Names) -> bool:
             continue
         if len(stem) == _SHORT:
             return True
+        if len(stem) == _LONG and folder == LONG_FOLDER:
+            return True
         if len(stem) == _LONG:
             raise UnsupportedError(
                 f"{folder}{name}: branch files with {_LONG} characters were written by development "
-                "versions of September 2024 only, which this package does not read"
+                "versions of late September 2024 only, which this package does not read"
             )
     return False

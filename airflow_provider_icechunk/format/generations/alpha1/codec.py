@@ -1,0 +1,124 @@
+"""The codec of `alpha1`: JSON documents out, JSON documents and early MessagePack files in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format.generations.alpha1 import development, manifests, snapshots
+from airflow_provider_icechunk.format.generations.alpha1.snapshots import Past
+from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.format.wire import json_text as js
+
+_REMEMBERED = 10_000
+
+
+class Alpha1Codec:
+    """Files of generation `alpha1` to values and back.
+
+    A snapshot lists its ancestors, so encoding one needs the past of its parent: that of snapshots
+    seen before is remembered, `fetch` gives the file of any other.
+    """
+
+    generation = Generation.ALPHA1
+
+    def __init__(
+        self,
+        limits: Limits = DEFAULT_LIMITS,
+        fetch: Callable[[SnapshotId], bytes | None] = lambda _: None,
+    ) -> None:
+        self._limits = limits
+        self._fetch = fetch
+        self._pasts: dict[SnapshotId, Past] = {}
+
+    def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The snapshot in the file `where`.
+
+        Early software stored first snapshots under another id than the one inside; such a file gets
+        the id of its name.
+        """
+        snapshot, past = snapshots.read_snapshot(self._snapshot(data, where), where=where)
+        if snapshot.id != expected:
+            misnamed = development.is_message_pack(data) and snapshot.parent_id is None
+            if not misnamed:
+                raise FormatError(f"{where}: says it is snapshot {encode_base32(snapshot.id)}")
+        self._remember(expected, past)
+        return replace(snapshot, id=expected)
+
+    def embedded_id(self, data: bytes, *, where: str) -> SnapshotId:
+        """The id inside a snapshot file, whatever its name."""
+        return snapshots.read_past(self._snapshot(data, where), where=where).own.id
+
+    def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
+        """A whole file; `level` is for generations that compress."""
+        del level
+        parent = None if snapshot.parent_id is None else self._past(snapshot.parent_id)
+        past = snapshots.past_of(snapshot, parent)
+        data = js.dump(snapshots.write_snapshot(snapshot, past), "the snapshot")
+        self._remember(snapshot.id, past)
+        return data
+
+    def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
+        """The manifest in the file `where`; the file says no id that could be checked."""
+        if development.is_message_pack(data):
+            self._check_size(data, self._limits.manifest_bytes, where)
+            entries = development.manifest_entries(data, where=where)
+            return manifests.columns_of(entries, expected, where=where)
+        document = js.parse(data, where=where, limit=self._limits.manifest_bytes)
+        return manifests.read_manifest(document, expected, where=where)
+
+    def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
+        """A whole file. Erased rows must have been removed."""
+        del level
+        return js.dump(manifests.write_manifest(manifest), "the manifest")
+
+    def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
+        """Refused: there are no transaction logs."""
+        del data, expected
+        raise UnsupportedError(f"{where}: generation `alpha1` has no transaction logs")
+
+    def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
+        """Refused: there are no transaction logs."""
+        del log, level
+        raise UnsupportedError("generation `alpha1` has no transaction logs")
+
+    def check_node(self, node: Node) -> None:
+        """Refuse what the documents have no place for."""
+        snapshots.check_node(node)
+
+    def check_references(self, refs: ChunkRefs) -> None:
+        """Refuse checksums of virtual chunks."""
+        manifests.check_references(refs)
+
+    def _snapshot(self, data: bytes, where: str) -> object:
+        if development.is_message_pack(data):
+            self._check_size(data, self._limits.other_bytes, where)
+            return development.snapshot_document(data, where=where)
+        return js.parse(data, where=where, limit=self._limits.other_bytes)
+
+    @staticmethod
+    def _check_size(data: bytes, limit: int, where: str) -> None:
+        if len(data) > limit:
+            raise FormatError(f"{where}: {len(data)} bytes, more than the limit of {limit}")
+
+    def _past(self, identity: SnapshotId) -> Past:
+        known = self._pasts.get(identity)
+        if known is not None:
+            return known
+        data = self._fetch(identity)
+        if data is None:
+            raise InvalidInputError(
+                f"the parent {encode_base32(identity)} of a new snapshot is not in this repository"
+            )
+        where = f"snapshot {encode_base32(identity)}"
+        return snapshots.read_past(self._snapshot(data, where), where=where)
+
+    def _remember(self, identity: SnapshotId, past: Past) -> None:
+        if len(self._pasts) >= _REMEMBERED:
+            self._pasts.clear()
+        self._pasts[identity] = past

@@ -1,0 +1,148 @@
+"""Keys of `alpha1` and its reference documents.
+
+A branch is a folder of numbered files, a tag a file beside these folders. Software of September
+2024 spelled both differently and numbered with 13 characters; `Spelling` tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.generations.alpha.layout import parse_sequence_file
+from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+    decode_base32,
+    encode_base32,
+)
+from airflow_provider_icechunk.format.names import check_ref_name
+from airflow_provider_icechunk.format.wire import json_text as js
+
+REFS = "r/"
+CONFIG_KEY = "config.yaml"
+
+_JSON = ".json"
+_MAX_REF = 64 << 10
+_LONG_BYTES = 8
+_LONG_LAST = (1 << 64) - 1
+
+
+class Spelling(Enum):
+    """Which names the files of a repository have."""
+
+    SPECIFIED = ".json"
+    """As specified; the suffix of metadata files is this project's choice."""
+    DEVELOPMENT = ".msgpack"
+    """As software of September 2024 wrote them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alpha1Layout:
+    """Keys of the immutable objects. There are no transaction logs: nothing is in their folder."""
+
+    spelling: Spelling = Spelling.SPECIFIED
+    snapshots: str = "s/"
+    manifests: str = "m/"
+    transactions: str = "t/"
+    chunks: str = "c/"
+
+    def snapshot(self, identity: SnapshotId) -> str:
+        """Key of a snapshot file."""
+        return self.snapshots + encode_base32(identity) + self.spelling.value
+
+    def manifest(self, identity: ManifestId) -> str:
+        """Key of a manifest file."""
+        return self.manifests + encode_base32(identity) + self.spelling.value
+
+    def transaction(self, identity: SnapshotId) -> str:
+        """A key under which there never is anything."""
+        return self.transactions + encode_base32(identity) + self.spelling.value
+
+    def chunk(self, identity: ChunkId) -> str:
+        """Key of a chunk file."""
+        return self.chunks + encode_base32(identity)
+
+
+def branch_prefix(name: str, spelling: Spelling = Spelling.SPECIFIED) -> str:
+    """The folder of a branch, with its slash."""
+    check_ref_name(name)
+    return f"{REFS}{name}/" if spelling is Spelling.SPECIFIED else f"{REFS}branch:{name}/"
+
+
+def tag_key(name: str, spelling: Spelling = Spelling.SPECIFIED) -> str:
+    """The reference file of a tag."""
+    check_ref_name(name, "tag")
+    return (
+        f"{REFS}{name}{_JSON}" if spelling is Spelling.SPECIFIED else f"{REFS}tag:{name}/ref.json"
+    )
+
+
+def check_new_branch(name: str) -> None:
+    """Refuse a branch whose folder could be the file of a tag."""
+    if name.endswith(_JSON):
+        raise InvalidInputError(
+            f"{name[:80]!r} cannot be the name of a branch in generation `alpha1`: its folder "
+            "would have the name of a tag's file; choose one that does not end with `.json`",
+            kind=Kind.INVALID_NAME,
+        )
+
+
+def parse_state_file(name: str) -> int | None:
+    """The number of a branch file in either spelling; `None` for other files in the folder."""
+    number = parse_sequence_file(name)
+    if number is not None or not name.endswith(_JSON):
+        return number
+    try:
+        countdown = decode_base32(name.removesuffix(_JSON), _LONG_BYTES)
+    except InvalidInputError:
+        return None
+    return _LONG_LAST - int.from_bytes(countdown, "big")
+
+
+def encode_ref(snapshot: SnapshotId, timestamp: int) -> bytes:
+    """The document of a branch or a tag; `timestamp` in microseconds since 1970 UTC."""
+    document = {
+        "snapshot": list(snapshot),
+        "timestamp": encode_time(timestamp),
+        "properties": {},
+    }
+    return js.dump(document, "a reference")
+
+
+def decode_ref(data: bytes, *, where: str) -> SnapshotId:
+    """The snapshot that a document names: as 16 numbers, or as texts of the time."""
+    document = js.as_object(
+        js.parse(data, where=where, limit=_MAX_REF),
+        "a reference",
+        where=where,
+        required=["snapshot"],
+    )
+    if "timestamp" in document:
+        decode_time(document["timestamp"], where=where)
+    js.as_object(document.get("properties", {}), "properties", where=where)
+    snapshot = document["snapshot"]
+    if not isinstance(snapshot, str):
+        return SnapshotId(decode_id(snapshot, where=where))
+    try:
+        if len(snapshot) == 2 * EARLY_OBJECT_ID_SIZE:
+            return SnapshotId(bytes.fromhex(snapshot))
+        return SnapshotId(decode_base32(snapshot, EARLY_OBJECT_ID_SIZE))
+    except ValueError:
+        raise FormatError(f"{where}: {snapshot[:64]!r} is not the id of a snapshot") from None
+
+
+def decode_id(value: object, *, where: str) -> bytes:
+    """The id behind a list of 16 numbers."""
+    try:
+        if isinstance(value, list) and len(value) == EARLY_OBJECT_ID_SIZE:
+            return bytes(value)
+    except (ValueError, TypeError):
+        pass
+    raise FormatError(
+        f"{where}: {repr(value)[:60]} is not an id: expected a list of 16 numbers from 0 to 255"
+    )

@@ -1,0 +1,257 @@
+"""The ledger of `alpha1`: numbered branch files, tags that are never deleted.
+
+A repository as software of September 2024 wrote it is spelled differently and had no protection
+against two writers; it can be read, not written.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
+from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.format.generations.alpha1.layout import (
+    CONFIG_KEY,
+    REFS,
+    Alpha1Layout,
+    Spelling,
+    branch_prefix,
+    check_new_branch,
+    decode_ref,
+    encode_ref,
+    parse_state_file,
+    tag_key,
+)
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    SnapshotId,
+    decode_base32,
+)
+from airflow_provider_icechunk.format.names import MAIN, check_ref_name
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.ledgers.base import (
+    Behind,
+    Creation,
+    Moved,
+    StoredConfig,
+    Trust,
+)
+from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
+from airflow_provider_icechunk.repository.world import to_micros
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Exactly,
+    Storage,
+    Version,
+    Written,
+)
+
+_JSON = "application/json"
+_YAML = "application/yaml"
+_BRANCH, _TAG = "branch:", "tag:"
+
+
+class Alpha1Ledger:
+    """References as files below `r/`; the configuration as the `config.yaml` of later days."""
+
+    generation = Generation.ALPHA1
+    holds_config = False
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.spelling = _spelling(storage)
+        self.layout = Alpha1Layout(self.spelling)
+        self.codec = Alpha1Codec(fetch=self._snapshot_file)
+        self._branches = NumberedBranches(storage, self._prefix, parse_state_file, decode_ref)
+
+    def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
+        """Create file 0 of `main`; who creates it has created the repository."""
+        del config
+        return self._branches.create(MAIN, encode_ref(first.id, first.flushed_at))
+
+    def branches(self) -> dict[str, SnapshotId]:
+        """All branches; a folder without numbered files is none."""
+        folders = self.storage.list_folders(REFS)
+        if self.spelling is Spelling.DEVELOPMENT:
+            folders = [name.removeprefix(_BRANCH) for name in folders if name.startswith(_BRANCH)]
+        heads = {name: self._branches.head(name) for name in sorted(filter(_is_name, folders))}
+        return {name: head.snapshot for name, head in heads.items() if head is not None}
+
+    def branch(self, name: str) -> SnapshotId | None:
+        """Where the branch is."""
+        head = self._branches.head(name)
+        return None if head is None else head.snapshot
+
+    def create_branch(self, name: str, to: SnapshotId) -> Creation:
+        """Create file 0, unless the branch has any file."""
+        self._check_writable()
+        check_new_branch(name)
+        created = self._branches.create(name, encode_ref(to, self._now()))
+        return Creation.CREATED if created else Creation.EXISTS
+
+    def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
+        """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
+        self._check_writable()
+        document = encode_ref(snapshot.id, snapshot.flushed_at)
+        outcome = self._branches.move(name, expected, document)
+        return Moved() if outcome == Behind(snapshot.id) else outcome
+
+    def announce(self, snapshot: Snapshot) -> None:
+        """Snapshots are found by their files alone."""
+
+    def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
+        """Create the next file if the newest one names `expected`."""
+        self._check_writable()
+        return self._branches.move(name, expected, encode_ref(to, self._now()))
+
+    def delete_branch(self, name: str) -> bool:
+        """Delete all files, the newest last."""
+        self._check_writable()
+        return self._branches.delete(name)
+
+    def tags(self) -> dict[str, SnapshotId]:
+        """All tags. They lie beside the folders of branches, so every reference is listed."""
+        names = sorted(filter(_is_name, self._tag_names()))
+        keys = [tag_key(name, self.spelling) for name in names]
+        found = self.storage.get_many([(key, None) for key in keys])
+        return {
+            name: decode_ref(fetched.data, where=key)
+            for name, key, fetched in zip(names, keys, found, strict=True)
+            if fetched is not None
+        }
+
+    def tag(self, name: str) -> SnapshotId | None:
+        """What the tag names."""
+        key = tag_key(name, self.spelling)
+        found = self.storage.get(key)
+        return None if found is None else decode_ref(found.data, where=key)
+
+    def deleted_tags(self) -> list[str]:
+        """None: tags cannot be deleted."""
+        return []
+
+    def create_tag(self, name: str, to: SnapshotId) -> Creation:
+        """Create the file unless it exists."""
+        self._check_writable()
+        outcome = self.storage.put(
+            tag_key(name), encode_ref(to, self._now()), expect=Absent(), content_type=_JSON
+        )
+        return Creation.CREATED if isinstance(outcome, Written) else Creation.EXISTS
+
+    def delete_tag(self, name: str) -> bool:
+        """Refused: tags of this generation are for ever."""
+        if self.tag(name) is None:
+            return False
+        raise InvalidInputError(
+            f"tag {name!r} cannot be deleted: in generation `alpha1` tags are for ever",
+            kind=Kind.INVALID_ARGUMENT,
+        )
+
+    def config(self) -> StoredConfig | None:
+        """The stored `config.yaml`."""
+        found = self.storage.get(CONFIG_KEY)
+        if found is None:
+            return None
+        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+
+    def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
+        """Swap `config.yaml`."""
+        self._check_writable()
+        outcome = self.storage.put(
+            CONFIG_KEY,
+            encode_config(config),
+            expect=Absent() if expected is None else Exactly(expected),
+            content_type=_YAML,
+        )
+        return outcome.version if isinstance(outcome, Written) else None
+
+    def parent(self, snapshot: Snapshot) -> SnapshotId | None:
+        """The youngest ancestor that the snapshot lists."""
+        return snapshot.parent_id
+
+    def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
+        """There is no expiration in this generation."""
+        del identity
+        return ()
+
+    def trusting(self, trust: Trust) -> Alpha1Ledger:
+        """Numbered files need nothing but create-if-absent, which cannot be done without."""
+        if not trust.creates:
+            raise UnsupportedError(
+                "a repository of generation `alpha1` cannot be written without conditional creates"
+            )
+        return self
+
+    def relocate(self, missing: SnapshotId) -> SnapshotId | None:
+        """The file name of the first snapshot that has `missing` as its id inside.
+
+        Only software of September 2024 named first snapshots wrongly. Repositories as specified are
+        not searched.
+        """
+        if self.spelling is Spelling.SPECIFIED:
+            return None
+        for item in self.storage.scan(self.layout.snapshots):
+            found = self.storage.get(item.key)
+            if found is not None and self._is_inside(missing, found.data, item.key):
+                name = item.key.removeprefix(self.layout.snapshots)
+                return _id_in_name(name.removesuffix(self.spelling.value))
+        return None
+
+    def _is_inside(self, wanted: SnapshotId, data: bytes, key: str) -> bool:
+        """A file that cannot be read is not the one: others must not suffer from it."""
+        try:
+            return self.codec.embedded_id(data, where=key) == wanted
+        except (FormatError, UnsupportedError):
+            return False
+
+    def _prefix(self, name: str) -> str:
+        return branch_prefix(name, self.spelling)
+
+    def _tag_names(self) -> list[str]:
+        if self.spelling is Spelling.DEVELOPMENT:
+            folders = self.storage.list_folders(REFS)
+            return [name.removeprefix(_TAG) for name in folders if name.startswith(_TAG)]
+        names = (item.key.removeprefix(REFS) for item in self.storage.scan(REFS))
+        return [n.removesuffix(".json") for n in names if "/" not in n and n.endswith(".json")]
+
+    def _now(self) -> int:
+        return to_micros(self.storage.now())
+
+    def _snapshot_file(self, identity: SnapshotId) -> bytes | None:
+        found = self.storage.get(self.layout.snapshot(identity))
+        return None if found is None else found.data
+
+    def _check_writable(self) -> None:
+        if self.spelling is Spelling.DEVELOPMENT:
+            raise UnsupportedError(
+                f"{self.storage.location} was written by development software of September 2024, "
+                "which had no protection against two writers: it can only be read; copy its data "
+                "into a new repository"
+            )
+
+
+def _spelling(storage: Storage) -> Spelling:
+    folders = storage.list_folders(REFS)
+    development = any(name.startswith(_BRANCH) for name in folders)
+    return Spelling.DEVELOPMENT if development else Spelling.SPECIFIED
+
+
+def _id_in_name(name: str) -> SnapshotId | None:
+    try:
+        return SnapshotId(decode_base32(name, EARLY_OBJECT_ID_SIZE))
+    except InvalidInputError:
+        return None
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_ref_name(name)
+    except InvalidInputError:
+        return False
+    return True
