@@ -22,6 +22,7 @@ class Figure:
     rounds: int
     seconds: float
     best_seconds: float
+    cpu_seconds: float
     peak_bytes: float
     skipped: str = ""
 
@@ -58,13 +59,14 @@ def _figure(group: Sequence[Measurement]) -> Figure:
     counted = [one for one in group if not one.skipped]
     first = group[0]
     if not counted:
-        return Figure(first.contender, first.size, 0, 0, 0, 0, skipped=first.skipped)
+        return Figure(first.contender, first.size, 0, 0, 0, 0, 0, skipped=first.skipped)
     return Figure(
         contender=first.contender,
         size=first.size,
         rounds=len(counted),
         seconds=median(one.seconds for one in counted),
         best_seconds=min(one.seconds for one in counted),
+        cpu_seconds=median(one.cpu_seconds for one in counted),
         peak_bytes=median(one.peak_bytes for one in counted),
     )
 
@@ -102,7 +104,7 @@ def figure_rows(
         if name != workload.name:
             continue
         if one.skipped:
-            rows.append((f"{size}", TITLES[contender], f"skipped: {one.skipped}", "", "", "", ""))
+            rows.append((f"{size}", TITLES[contender], f"skipped: {one.skipped}", *[""] * 5))
             continue
         ours = found.get((name, size, OURS))
         rows.append(
@@ -111,6 +113,7 @@ def figure_rows(
                 TITLES[contender],
                 _seconds(one.seconds),
                 _seconds(one.best_seconds),
+                _seconds(one.cpu_seconds),
                 f"{one.peak_bytes / 2**20:.0f} MiB",
                 *_against(contender, ours, one),
             )
@@ -125,7 +128,16 @@ def _against(contender: str, ours: Figure | None, one: Figure) -> tuple[str, str
     return tuple("" if r is None else f"{r:.2f}" for r in (times, memory))  # type: ignore[return-value]
 
 
-HEADER = ("size", "contender", "median", "best", "peak memory", "ours / it: time", "memory")
+HEADER = (
+    "size",
+    "contender",
+    "median",
+    "best",
+    "processor",
+    "peak memory",
+    "ours / it: time",
+    "memory",
+)
 
 
 def _seconds(value: float) -> str:

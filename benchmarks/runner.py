@@ -61,7 +61,7 @@ class Runner:
             turns = _Turns(self, planned.workload, size)
             try:
                 for number in range(planned.rounds):
-                    for contender in _rotated(planned.workload.contenders, number):
+                    for contender in rotated(planned.workload.contenders, number):
                         found.append(turns.take(contender))
                         tell(found[-1])
             finally:
@@ -141,7 +141,7 @@ class _Turns:
         shutil.rmtree(str(self.prepared.pop(contender)["folder"]))
 
 
-def _rotated(contenders: tuple[str, ...], number: int) -> tuple[str, ...]:
+def rotated(contenders: tuple[str, ...], number: int) -> tuple[str, ...]:
     """Another one begins in each round: what helps the second must not help the same one always."""
     first = number % len(contenders)
     return contenders[first:] + contenders[:first]

@@ -1,0 +1,217 @@
+"""The benchmark harness: it measures, checks, reports and cleans up, at sizes of seconds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import environment, report
+from benchmarks.__main__ import main
+from benchmarks.model import (
+    OFFICIAL_1,
+    OFFICIAL_2,
+    OURS,
+    OURS_UNSYNCED,
+    ZARR,
+    Case,
+    Goal,
+    Measurement,
+    Workload,
+)
+from benchmarks.runner import Plan, RunError, Runner, plan, rotated
+from benchmarks.workloads import ALL, named
+
+TINY = {
+    "virtual-set": 50,
+    "commit-on-top": 50,
+    "cold-read": 50,
+    "merge": 200,
+    "local-small-write": 5,
+    "local-large-write": 2,
+    "local-large-read": 2,
+    "commits": 3,
+    "rebase": 3,
+    "new-arrays": 3,
+    "collect": 10,
+}
+HERE = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR), sys.executable)
+
+
+def runner(folder: Path, **interpreters: str) -> Runner:
+    return Runner(interpreters or HERE, {OFFICIAL_2: "not here"}, folder, None)
+
+
+def local_case(workload: Workload, contender: str, folder: Path) -> Case:
+    folder.mkdir()
+    return Case(contender, TINY[workload.name], folder)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_local_workload_does_the_same_work_for_every_contender(
+    name: str, tmp_path: Path
+) -> None:
+    workload = named(name)
+    for contender in workload.contenders:
+        if contender == OFFICIAL_2:
+            continue
+        case = local_case(workload, contender, tmp_path / contender)
+        workload.prepare(case)
+        for _ in range(2 if workload.repeatable else 1):
+            state = workload.setup(case)
+            workload.check(case, state, workload.run(case, state))
+
+
+def test_a_measurement_is_a_process_that_answers_with_numbers(tmp_path: Path) -> None:
+    found: list[Measurement] = []
+    workload = named("commits")
+
+    runner(tmp_path).run(Plan(workload, (2,), 1), found.append)
+
+    assert [one.contender for one in found] == list(workload.contenders)
+    assert [bool(one.skipped) for one in found] == [c == OFFICIAL_2 for c in workload.contenders]
+    measured = [one for one in found if not one.skipped]
+    assert all(one.seconds > 0 and one.peak_bytes > 2**20 for one in measured)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_names_the_functions_that_took_the_time(tmp_path: Path) -> None:
+    work, profiles = tmp_path / "work", tmp_path / "profiles"
+    work.mkdir()
+    profiling = replace(runner(work), profiles=profiles)
+    only_ours = replace(named("commits"), contenders=(OURS,))
+
+    profiling.run(Plan(only_ours, (10,), 1), lambda one: None)
+
+    (profile,) = profiles.iterdir()
+    assert "_commit_each" in profile.read_text()
+
+
+def test_a_failing_process_is_an_error_that_shows_what_it_said(tmp_path: Path) -> None:
+    order = runner(tmp_path).fresh(named("commits"), OURS, 1) | {"size": "x"}
+
+    with pytest.raises(RunError, match="TypeError"):
+        runner(tmp_path).start(order, "measure")
+
+
+def test_everybody_begins_a_round_once() -> None:
+    contenders = (OURS, OFFICIAL_1, ZARR)
+
+    firsts = [rotated(contenders, number)[0] for number in range(3)]
+
+    assert sorted(firsts) == sorted(contenders)
+
+
+def test_the_quick_form_measures_everything_once_at_the_middle_size() -> None:
+    quick = plan(ALL, quick=True, rounds=None)
+
+    assert [one.workload for one in quick] == list(ALL)
+    assert all(one.sizes == (one.workload.sizes[1],) and one.rounds == 1 for one in quick)
+
+
+def test_the_whole_form_measures_three_growing_sizes() -> None:
+    for one in plan(ALL, quick=False, rounds=None):
+        assert len(one.sizes) == 3
+        assert list(one.sizes) == sorted(set(one.sizes))
+        assert one.rounds >= 3
+
+
+def test_only_chooses_by_name() -> None:
+    chosen = plan(ALL, quick=True, rounds=2, only=["rebase"])
+
+    assert [(one.workload.name, one.rounds) for one in chosen] == [("rebase", 2)]
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--only", "nonsense"]) == 2
+    assert "cold-read" in capsys.readouterr().out
+
+
+def measurements(ours: float, theirs: float) -> list[Measurement]:
+    return [
+        Measurement("commits", contender, 100, seconds=seconds, peak_bytes=int(seconds * 2**20))
+        for contender, center in ((OURS, ours), (OFFICIAL_1, theirs))
+        for seconds in (center, center * 100, center / 100)
+    ]
+
+
+@pytest.mark.parametrize(("ours", "met"), [(1.9, True), (2.1, False)])
+def test_a_goal_compares_medians(ours: float, met: bool) -> None:
+    workload = replace(named("commits"), goals=(Goal(2.0, against=(OFFICIAL_1, OFFICIAL_2)),))
+
+    first, second = report.verdicts([workload], report.figures(measurements(ours, 1.0)))
+
+    assert first.ratio == pytest.approx(ours)
+    assert first.met is met
+    assert second.ratio is None
+    assert second.met is None
+
+
+def test_the_page_says_what_was_measured_where_and_whether_the_goal_was_met(
+    tmp_path: Path,
+) -> None:
+    versions = {OURS: {"python": "3.11.0", "icechunk": "1.1.21"}, OFFICIAL_1: {"icechunk": "1.1"}}
+
+    text = report.page(ALL, measurements(1.0, 1.0), versions, folder=tmp_path, plot="growth.png")
+
+    assert "100 commits of one chunk" in text
+    assert "| yes |" in text
+    assert "- ours: python 3.11.0\n" in text
+    assert "- icechunk 1: icechunk 1.1\n" in text
+    assert "growth.png" in text
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    from benchmarks.plot import draw
+
+    draw(ALL, report.figures(measurements(1.0, 2.0)), tmp_path / "growth.png")
+
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_named_interpreter_without_the_package_is_refused_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "nothing"))
+
+    answer = environment.second_python(tmp_path)
+
+    assert isinstance(answer, str)
+    assert environment.VARIABLE in answer
+
+
+def test_an_environment_that_is_ready_is_used_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(environment.VARIABLE, raising=False)
+    python = tmp_path / environment.FOLDER / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / environment.FOLDER / ".ready").write_text("\n".join(environment.REQUIREMENTS))
+
+    assert environment.second_python(tmp_path) == python
+
+
+@pytest.mark.seaweedfs
+def test_workloads_in_a_bucket_run_against_a_server_that_goes_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.VARIABLE, "/nowhere/python")
+    tiny = [replace(w, sizes=(1, 2, 3)) for w in ALL if w.place == "s3"]
+    monkeypatch.setattr("benchmarks.__main__.ALL", tuple(tiny))
+    work = tmp_path / "work"
+    work.mkdir()
+
+    assert main(["--quick", "--folder", str(work), "--results", str(tmp_path / "out")]) == 0
+
+    printed = capsys.readouterr()
+    assert "failed" not in printed.err
+    assert "icechunk 2 is skipped" in printed.out
+    assert list(work.iterdir()) == []
+    assert (tmp_path / "out" / "RESULTS.md").read_text().count("## ") > 3
