@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
-from airflow_provider_icechunk.format.generations.base import FileType
+from airflow_provider_icechunk.format.generations.base import FileType, Generation
 from airflow_provider_icechunk.format.generations.identities import show_id
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
@@ -108,7 +108,7 @@ class Assets:
         if log is not None and self.ledger.generation.keeps_logs:
             data = self.ledger.codec.encode_log(log, level=self._level)
             key = self.ledger.layout.transaction(log.id)
-            puts.append(_put(key, data, FileType.TRANSACTION_LOG))
+            puts.append(self._put(key, data, FileType.TRANSACTION_LOG))
         self.storage.put_many(puts)
         self._snapshots.put(snapshot.id, self._as_stored(snapshot, put))
         if log is not None:
@@ -177,24 +177,22 @@ class Assets:
     def _encode_manifest(self, manifest: Manifest) -> tuple[Put, ManifestFile]:
         data = self.ledger.codec.encode_manifest(manifest, level=self._level)
         key = self.ledger.layout.manifest(manifest.id)
-        return _put(key, data, FileType.MANIFEST), ManifestFile(
-            manifest.id, len(data), len(manifest)
-        )
+        put = self._put(key, data, FileType.MANIFEST)
+        return put, ManifestFile(manifest.id, len(data), len(manifest))
 
     def _snapshot_put(self, snapshot: Snapshot) -> Put:
         data = self.ledger.codec.encode_snapshot(snapshot, level=self._level)
-        return _put(self.ledger.layout.snapshot(snapshot.id), data, FileType.SNAPSHOT)
+        return self._put(self.ledger.layout.snapshot(snapshot.id), data, FileType.SNAPSHOT)
 
-
-def _put(key: str, data: bytes, kind: FileType) -> Put:
-    return Put(
-        key,
-        data,
-        metadata={
-            "ic_spec_ver": "1",
-            "ic_client": CLIENT,
-            "ic_file_type": kind.value,
-            "ic_comp_alg": "zstd",
-        },
-        content_type="application/octet-stream",
-    )
+    def _put(self, key: str, data: bytes, kind: FileType) -> Put:
+        return Put(
+            key,
+            data,
+            metadata={
+                "ic_spec_ver": "2" if self.ledger.generation is Generation.V2 else "1",
+                "ic_client": CLIENT,
+                "ic_file_type": kind.value,
+                "ic_comp_alg": "zstd",
+            },
+            content_type="application/octet-stream",
+        )

@@ -74,7 +74,7 @@ def _node(item: mp.Value, known: dict[NodeId, Node], where: str) -> Node:
     document = mp.as_bytes(fields[2], "a document", where=where)
     try:
         path = check_node_path(mp.as_text(fields[1], "a path", where=where))
-        return node_from_document(identity, path, document, manifests)
+        return node_from_document(identity, path, document, manifests, rectilinear=True)
     except InvalidInputError as error:
         raise FormatError(f"{where}: {error}") from None
 

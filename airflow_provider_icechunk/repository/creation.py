@@ -15,6 +15,7 @@ from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.identities import new_id
 from airflow_provider_icechunk.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from airflow_provider_icechunk.format.snapshot import FIRST_MESSAGE, Snapshot
+from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.repository.commit import ConditionGuard
 from airflow_provider_icechunk.repository.detection import detect_generation
 from airflow_provider_icechunk.repository.ledgers import open_ledger
@@ -34,7 +35,7 @@ def create(
     existing = detect_generation(storage)
     if existing is not None:
         raise _exists(storage, f"a repository of format generation `{existing}` is there")
-    ledger = open_ledger(generation, storage)
+    ledger = open_ledger(generation, storage, world)
     _check_clean(storage, ledger)
     settings = (config or RepositoryConfig()).resolved().storage
     trust = Trust.of(
@@ -45,31 +46,38 @@ def create(
     first = _first_snapshot(generation, world)
     data = ledger.codec.encode_snapshot(first, level=3)
     storage.put(ledger.layout.snapshot(first.id), data, expect=trust.create())
-    if config is not None and config != RepositoryConfig():
-        _claim_config(storage, ledger, config)
+    if generation is Generation.V2:
+        log = ledger.codec.encode_log(TransactionLog(first.id), level=3)
+        storage.put(ledger.layout.transaction(first.id), log, expect=trust.create())
+    chosen = None if config == RepositoryConfig() else config
+    if chosen is not None and not ledger.holds_config:
+        _claim_config(storage, ledger, chosen)
     storage.settle()
-    if not ledger.initialize(first):
+    if not ledger.initialize(first, chosen):
         raise _exists(storage, "somebody else created it at the same moment")
     return ledger
 
 
 def _first_snapshot(generation: Generation, world: World) -> Snapshot:
-    fixed = generation is Generation.V1
+    fixed = generation in (Generation.V1, Generation.V2)
+    root = {"__icechunk": {"is_root": True}} if generation is Generation.V2 else {"__root": True}
     identity = new_id(generation, world.entropy(generation.id_size))
     return Snapshot(
         id=INITIAL_SNAPSHOT_ID if fixed else SnapshotId(identity),
         parent_id=None,
         flushed_at=to_micros(world.now()),
         message=FIRST_MESSAGE,
-        metadata={"__root": True},
+        metadata=root,
         nodes={},
     )
 
 
 def _check_clean(storage: Storage, ledger: Ledger) -> None:
     """Refuse a place that holds anything but leftovers of a creation that did not finish."""
+    layout = ledger.layout
+    folders = (layout.snapshots, layout.transactions)[: 2 if ledger.holds_config else 1]
     for number, listed in enumerate(storage.scan("")):
-        leftover = listed.key == _CONFIG_KEY or listed.key.startswith(ledger.layout.snapshots)
+        leftover = listed.key == _CONFIG_KEY or listed.key.startswith(folders)
         if not leftover or number >= _MAX_LEFTOVERS:
             raise InvalidInputError(
                 f"{storage.location} is not empty (it holds {listed.key!r}); a repository is "

@@ -13,7 +13,7 @@ from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_
 
 @lru_cache(maxsize=4096)
 def _parsed(document: bytes) -> ArrayDocument | None:
-    parsed = parse_node(document)
+    parsed = parse_node(document, rectilinear=True)
     return parsed if isinstance(parsed, ArrayDocument) else None
 
 
@@ -34,14 +34,24 @@ def in_grid(node: Node, index: Index) -> bool:
 
 
 def node_from_document(
-    identity: NodeId, path: str, document: bytes, manifests: tuple[ManifestRef, ...] = ()
+    identity: NodeId,
+    path: str,
+    document: bytes,
+    manifests: tuple[ManifestRef, ...] = (),
+    *,
+    rectilinear: bool = False,
 ) -> Node:
-    """The node that `document` describes; refuses documents that could not be served."""
-    parsed = parse_node(document)
+    """The node that `document` describes; refuses documents that could not be served.
+
+    Chunks of different sizes (`rectilinear`) can be stored in generation `2` only.
+    """
+    parsed = parse_node(document, rectilinear=rectilinear)
     if not isinstance(parsed, ArrayDocument):
         return Node(identity, path, document)
     shape = tuple(
-        Dimension(length, chunk)
-        for length, chunk in zip(parsed.shape, parsed.chunk_shape, strict=True)
+        Dimension(length, chunk, count)
+        for length, chunk, count in zip(
+            parsed.shape, parsed.chunk_shape, parsed.num_chunks, strict=True
+        )
     )
     return Node(identity, path, document, ArrayData(shape, parsed.dimension_names, manifests))

@@ -49,6 +49,8 @@ class Diff:
     deleted_arrays: set[str] = field(default_factory=set)
     updated_groups: set[str] = field(default_factory=set)
     updated_arrays: set[str] = field(default_factory=set)
+    moved_nodes: list[tuple[str, str]] = field(default_factory=list)
+    """Old and new path of each moved node, in the order of the moves; generation `2` only."""
     chunk_columns: Mapping[str, Coordinates] = field(default_factory=dict, compare=False)
     """Changed chunks of each array as `(n, d)` columns; `updated_chunks` makes lists of them."""
 
@@ -59,7 +61,8 @@ class Diff:
 
     def is_empty(self) -> bool:
         """Whether nothing changed."""
-        return not (any(getattr(self, name) for name, _ in _TITLES) or self.chunk_columns)
+        sets = any(getattr(self, name) for name, _ in _TITLES)
+        return not (sets or self.chunk_columns or self.moved_nodes)
 
     def __str__(self) -> str:
         blocks = [
@@ -75,6 +78,9 @@ class Diff:
                 if len(rows) > 10:
                     lines.append(f"        ... {len(rows) - 10} more")
             blocks.append("\n".join([*lines, ""]))
+        if self.moved_nodes:
+            moves = [f"    {source} -> {target}" for source, target in self.moved_nodes]
+            blocks.append("\n".join(["Nodes moved/renamed:", *moves, ""]))
         return "".join(blocks)
 
 
@@ -134,12 +140,25 @@ def commits_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> lis
     return None
 
 
+def logs_since_parent(assets: Assets, snapshot: Snapshot) -> list[TransactionLog]:
+    """What happened since the parent of a snapshot, oldest first.
+
+    That is its own log, and before it those of snapshots that expired in between.
+    """
+    pruned = assets.ledger.pruned_logs(snapshot.id)
+    return [_existing_log(assets, identity) for identity in (*pruned, snapshot.id)]
+
+
 def required_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
     """The log of a snapshot that must have one."""
-    log = assets.log(snapshot.id)
+    return _existing_log(assets, snapshot.id)
+
+
+def _existing_log(assets: Assets, identity: SnapshotId) -> TransactionLog:
+    log = assets.log(identity)
     if log is None:
         raise StorageError(
-            f"the transaction log of snapshot {assets.show(snapshot.id)} is missing in "
+            f"the transaction log of snapshot {assets.show(identity)} is missing in "
             f"{assets.storage.location}: what it changed cannot be known",
             kind=Kind.OBJECT_MISSING,
         )
@@ -154,7 +173,7 @@ def diff_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> Diff:
             f"{assets.show(older)} is not an ancestor of {assets.show(newer)}: a difference "
             "is made along one line of history, from the older to the newer snapshot"
         )
-    logs = [required_log(assets, snapshot) for snapshot in commits]
+    logs = [log for commit in commits for log in logs_since_parent(assets, commit)]
     return combine(logs, assets.snapshot(older), assets.snapshot(newer))
 
 
@@ -177,6 +196,7 @@ def combine_paths(logs: list[TransactionLog], paths: Mapping[NodeId, str]) -> Di
     }
     return Diff(
         **sets,
+        moved_nodes=[(move.source, move.target) for log in logs for move in log.moves],
         chunk_columns={
             paths[node_id]: _union(parts) for node_id, parts in touched.items() if node_id in paths
         },

@@ -106,7 +106,7 @@ class BaseRepository(Maintenance, Generic[AnySession]):
                 f"there is no repository in {storage.location}: check the path or prefix, or "
                 "create one there with `Repository.create`"
             )
-        ledger = open_ledger(generation, storage)
+        ledger = open_ledger(generation, storage, world)
         return cls._assemble(
             ledger, storage, config, authorize_virtual_chunk_access, packing, world
         )

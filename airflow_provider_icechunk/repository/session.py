@@ -44,6 +44,7 @@ from airflow_provider_icechunk.repository.history import (
     Diff,
     combine_paths,
     commits_between,
+    logs_since_parent,
     required_log,
 )
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
@@ -280,6 +281,7 @@ class Session:
                     "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
                 )
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
+            self._engine.ledger.announce(snapshot)
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
 
@@ -403,19 +405,24 @@ class Session:
                     actual_parent=self._engine.show(head),
                 )
             for commit in commits:
-                theirs = Theirs(required_log(assets, commit), commit)
-                ours = self.tree.node_ids.renumber(self.tree.changes, ids_of(commit.nodes.values()))
-                verdict = rebase_step(ours, self.tree.base, theirs, solver)
-                if isinstance(verdict, Collision):
-                    identity = self._engine.show(commit.id)
-                    raise RebaseFailedError(
-                        f"Rebase failed on snapshot {identity}: {len(verdict.conflicts)} conflicts "
-                        f"found: {', '.join(map(repr, verdict.conflicts[:5]))}",
-                        snapshot=identity,
-                        conflicts=verdict.conflicts,
-                    )
-                self.tree.changes = verdict.changes
+                self.tree.changes = self._moved_over(commit, solver)
                 self.tree.base = commit
+
+    def _moved_over(self, commit: Snapshot, solver: ConflictSolver) -> ChangeSet:
+        """The changes on top of a child of the base, if nothing is in their way."""
+        ours = self.tree.node_ids.renumber(self.tree.changes, ids_of(commit.nodes.values()))
+        for log in logs_since_parent(self._engine.assets, commit):
+            verdict = rebase_step(ours, self.tree.base, Theirs(log, commit), solver)
+            if isinstance(verdict, Collision):
+                identity = self._engine.show(commit.id)
+                raise RebaseFailedError(
+                    f"Rebase failed on snapshot {identity}: {len(verdict.conflicts)} conflicts "
+                    f"found: {', '.join(map(repr, verdict.conflicts[:5]))}",
+                    snapshot=identity,
+                    conflicts=verdict.conflicts,
+                )
+            ours = verdict.changes
+        return ours
 
     def _find_token(self, head: SnapshotId, token: str) -> Snapshot | None:
         commits = commits_between(self._engine.assets, self.tree.base.id, head)

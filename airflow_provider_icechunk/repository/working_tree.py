@@ -12,7 +12,7 @@ from airflow_provider_icechunk.exceptions import (
     NotFoundError,
     ReadOnlyError,
 )
-from airflow_provider_icechunk.format.generations.base import Selective
+from airflow_provider_icechunk.format.generations.base import Generation, Selective
 from airflow_provider_icechunk.format.names import ROOT, check_node_path
 from airflow_provider_icechunk.format.references import (
     ChunkRefs,
@@ -52,6 +52,7 @@ class WorkingTree:
         self.read_only = read_only
         self.writer = engine.writer()
         self.node_ids = NodeIds(engine.generation, engine.world.entropy)
+        self._uneven = engine.generation is Generation.V2
 
     def node(self, path: str) -> Node | None:
         """The node at `path`, if there is one."""
@@ -85,14 +86,14 @@ class WorkingTree:
             known = node_at(self.base, self.changes, path)
             if known is None:
                 identity = self.node_ids.new(self.base, self.changes)
-                created = node_from_document(identity, path, document)
+                created = node_from_document(identity, path, document, rectilinear=self._uneven)
                 self._check_node(created)
                 self.changes.create(created)
                 return
             if known.user_data == document:
                 return
             manifests = known.array.manifests if known.array else ()
-            node = node_from_document(known.id, path, document, manifests)
+            node = node_from_document(known.id, path, document, manifests, rectilinear=self._uneven)
             if node.is_group is not known.is_group:
                 here, given = ("group", "array") if known.is_group else ("array", "group")
                 raise AlreadyExistsError(

@@ -17,7 +17,6 @@ from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     IcechunkError,
     NotFoundError,
-    UnsupportedError,
     VirtualAccessDeniedError,
     VirtualChunkError,
 )
@@ -26,7 +25,7 @@ from airflow_provider_icechunk.virtual.parts import Part
 
 pytestmark = fixtures.needs_fixtures
 
-READABLE = [*fixtures.names("g2-"), *fixtures.names("g3-")]
+READABLE = [*fixtures.names("g2-"), *fixtures.names("g3-"), *fixtures.names("g4-")]
 TEST_REPOS = [name for name in READABLE if "test-repo" in name]
 WRONG_LENGTH = "g2-0a17588c-test-repo"
 """Its virtual reference says 100 bytes, the object has 19."""
@@ -67,11 +66,15 @@ def session_at(repo: Any, ref: str):
 
 
 def readable_arrays(expected: dict[str, Any], name: str):
-    """References and arrays whose values can be read: all but chunks that exist nowhere."""
+    """References and arrays whose values can be read: all but chunks that exist nowhere.
+
+    Arrays with a rectilinear grid are left out as well: this release of Zarr has none.
+    """
     for ref, contents in expected["contents"].items():
         for path, array in contents["arrays"].items():
             wrong = name == WRONG_LENGTH and array["chunk_refs"].get("virtual")
-            if array["sha256"] is not None and not wrong:
+            regular = array["chunk_grid"]["name"] == "regular"
+            if array["sha256"] is not None and not wrong and regular:
                 yield ref, path, array
 
 
@@ -170,13 +173,6 @@ def test_the_difference_since_the_empty_structure_is_known(name, tmp_path, monke
         "/group1/big_chunks": [[0, 0], [0, 1], [1, 0], [1, 1]],
         "/group1/small_chunks": [[0], [1], [2], [3], [4]],
     }
-
-
-@pytest.mark.parametrize("name", fixtures.names("g4-"))
-def test_generation_2_is_refused_by_name(name, tmp_path):
-    root, _ = fixtures.unpack(name, tmp_path)
-    with pytest.raises(UnsupportedError, match=r"generation `?2`?"):
-        icechunk.Repository.open(icechunk.local_filesystem_storage(root))
 
 
 @pytest.mark.parametrize("name", READABLE)

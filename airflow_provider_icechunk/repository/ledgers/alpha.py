@@ -86,6 +86,7 @@ class AlphaLedger:
     """
 
     generation = Generation.ALPHA
+    holds_config = False
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -93,8 +94,9 @@ class AlphaLedger:
         self.layout = AlphaLayout()
         self._known_separator: str | None = None
 
-    def initialize(self, first: Snapshot) -> bool:
+    def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create file 0 of `main`; who creates it has created the repository."""
+        del config
         return self.create_branch(MAIN, first.id) is Creation.CREATED
 
     def branches(self) -> dict[str, SnapshotId]:
@@ -117,6 +119,9 @@ class AlphaLedger:
         """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
         outcome = self.reset_branch(name, snapshot.id, expected)
         return Moved() if outcome == Behind(snapshot.id) else outcome
+
+    def announce(self, snapshot: Snapshot) -> None:
+        """Snapshots are found by their files alone."""
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
         """Create the next file if the newest one names `expected`.
@@ -213,6 +218,11 @@ class AlphaLedger:
                 "a repository of generation `alpha` cannot be written without conditional creates"
             )
         return self
+
+    def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
+        """Expiration forgets what it takes out of the history."""
+        del identity
+        return ()
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The file name of the snapshot that has `missing` as its id inside.

@@ -105,8 +105,16 @@ class Ledger(Protocol):
         """Knows their keys."""
         ...
 
-    def initialize(self, first: Snapshot) -> bool:
-        """Make branch `main` name `first`, whose file is stored already. False: it exists."""
+    @property
+    def holds_config(self) -> bool:
+        """Whether the configuration is in the object that `initialize` creates."""
+        ...
+
+    def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
+        """Make branch `main` name `first`, whose file is stored already. False: it exists.
+
+        `config` is for ledgers that hold it; for others it was stored before.
+        """
         ...
 
     def branches(self) -> dict[str, SnapshotId]:
@@ -123,6 +131,10 @@ class Ledger(Protocol):
 
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Move the branch from `expected` to `snapshot`, a child whose files are all stored."""
+        ...
+
+    def announce(self, snapshot: Snapshot) -> None:
+        """Make a snapshot known that no branch names, where the ledger lists snapshots."""
         ...
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
@@ -166,6 +178,13 @@ class Ledger(Protocol):
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """The parent of a snapshot; `None` at the root of its line."""
+        ...
+
+    def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
+        """Snapshots that expired between this one and its parent, oldest first.
+
+        Their logs still belong to what happened since the parent.
+        """
         ...
 
     def trusting(self, trust: Trust) -> Ledger:

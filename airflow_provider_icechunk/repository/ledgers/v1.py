@@ -52,9 +52,11 @@ class V1Ledger:
     codec: V1Codec = field(default_factory=V1Codec)
     layout: V1Layout = field(default_factory=V1Layout)
     trust: Trust = Trust.CONDITIONS
+    holds_config: bool = False
 
-    def initialize(self, first: Snapshot) -> bool:
+    def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create `main`; the creator of the reference is the creator of the repository."""
+        del config
         return self._create(branch_key(MAIN), first.id)
 
     def branches(self) -> dict[str, SnapshotId]:
@@ -73,6 +75,9 @@ class V1Ledger:
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Swap the reference from `expected` to the new snapshot."""
         return self.reset_branch(name, snapshot.id, expected)
+
+    def announce(self, snapshot: Snapshot) -> None:
+        """Snapshots are found by their files alone."""
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
         """Swap the reference from `expected` to `to`.
@@ -169,6 +174,11 @@ class V1Ledger:
     def trusting(self, trust: Trust) -> V1Ledger:
         """The same ledger on a store whose conditional writes are used or not."""
         return replace(self, trust=trust)
+
+    def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
+        """Expiration forgets what it takes out of the history."""
+        del identity
+        return ()
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """Every snapshot is stored under its own id."""
