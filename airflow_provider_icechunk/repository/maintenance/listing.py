@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Self
 
@@ -23,11 +24,13 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
     from_rows,
     to_rows,
 )
-from airflow_provider_icechunk.repository.world import to_micros
+from airflow_provider_icechunk.repository.world import from_micros, to_micros
 from airflow_provider_icechunk.storage.base import Listed, Storage
 
 _TEXT = text_length(OBJECT_ID_SIZE)
 _BATCH = 10_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,26 +92,32 @@ def list_objects(storage: Storage, prefix: str, *, before: int | None = None) ->
     )
 
 
-def _batches(found: Iterator[Listed], before: int | None) -> Iterator[list[tuple[str, int, int]]]:
-    rows = ((item.key, item.size, to_micros(item.created_at)) for item in found)
-    wanted = (row for row in rows if before is None or row[2] < before)
-    while batch := list(islice(wanted, _BATCH)):
+def _batches(found: Iterator[Listed], before: int | None) -> Iterator[list[Listed]]:
+    if before is not None:
+        limit = from_micros(before)
+        found = (item for item in found if item.created_at < limit)
+    while batch := list(islice(found, _BATCH)):
         yield batch
 
 
-def _columns(batch: list[tuple[str, int, int]], prefix: str) -> Listing:
-    named = [(key[len(prefix) :], size, created) for key, size, created in batch]
-    named = [row for row in named if len(row[0]) == _TEXT and row[0].isascii()]
+def _columns(batch: list[Listed], prefix: str) -> Listing:
+    length = len(prefix) + _TEXT
+    named = [item for item in batch if len(item.key) == length and item.key.isascii()]
     try:
         return _listing(prefix, named)
     except InvalidInputError:
-        return _listing(prefix, [row for row in named if _is_id(row[0])])
+        return _listing(prefix, [item for item in named if _is_id(item.key[len(prefix) :])])
 
 
-def _listing(prefix: str, named: list[tuple[str, int, int]]) -> Listing:
-    texts = np.array([name.encode() for name, _, _ in named], f"S{_TEXT}")
-    numbers = np.array([row[1:] for row in named], np.int64).reshape(len(named), 2)
-    return Listing(prefix, from_rows(decode_many(texts)), numbers[:, 0], numbers[:, 1])
+def _listing(prefix: str, named: list[Listed]) -> Listing:
+    start, count = len(prefix), len(named)
+    letters = "".join([item.key[start:] for item in named]).encode()
+    return Listing(
+        prefix,
+        from_rows(decode_many(np.frombuffer(letters, f"S{_TEXT}"))),
+        np.fromiter((item.size for item in named), np.int64, count),
+        np.fromiter(((item.created_at - _EPOCH) // _MICRO for item in named), np.int64, count),
+    )
 
 
 def _is_id(name: str) -> bool:

@@ -15,9 +15,11 @@ from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import Manifest
 from airflow_provider_icechunk.repository.maintenance.idsets import (
+    NOTHING,
     Ids,
     IdUnion,
     contains,
+    distinct,
     from_rows,
     of_bytes,
     whole,
@@ -92,7 +94,7 @@ def sizes_by_id(visited: Iterable[Visited], known: Ids) -> dict[bytes, int]:
 def chunk_ids(manifest: Manifest) -> Ids:
     """Chunk files that a manifest refers to, each once; of every part, also of void ones."""
     parts = [from_rows(refs.native_ids()) for refs in all_refs(manifest)]
-    return np.unique(np.concatenate(parts)) if parts else of_bytes(())
+    return distinct(np.concatenate([NOTHING, *parts]))
 
 
 def all_refs(manifest: Manifest) -> Iterator[ChunkRefs]:
