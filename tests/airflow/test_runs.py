@@ -17,6 +17,7 @@ from airflow_provider_icechunk.spark.generators import temperature
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(900),
     pytest.mark.usefixtures("airflow_home"),
 ]
 KEY, SECRET, TOKEN = "marker-key-51", "marker-secret-52", "marker-token-53"

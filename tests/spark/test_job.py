@@ -21,7 +21,11 @@ from airflow_provider_icechunk.spark.job import run
 from airflow_provider_icechunk.spark.shipping import zipped_package
 from airflow_provider_icechunk.spark.specification import JobSpecification
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(900),
+]
 SHAPE, CHUNKS = (11, 6, 8), (2, 3, 8)
 
 
