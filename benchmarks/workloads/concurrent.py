@@ -63,7 +63,8 @@ def _commit_own_chunks(case: Case, writer: int) -> None:
     data = noise(CHUNK)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        sys.exit("the measuring process is gone")
     for number in range(case.size):
         session = repository.writable_session("main")
         start = (writer * case.size + number) * CHUNK
