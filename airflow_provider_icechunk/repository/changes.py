@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload
@@ -16,6 +17,7 @@ from airflow_provider_icechunk.format.snapshot import Node
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
 
 _RECENT_LIMIT = 1 << 16
+_edit_numbers = count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,25 @@ class ArrayEdits:
     def __init__(self, ndim: int) -> None:
         self.ndim = ndim
         self.revision = 0
-        """Counts edits: equal revisions of one object mean equal content."""
+        """New with every edit of any array: equal revisions mean equal content."""
         self._columns = ChunkRefs.empty(ndim)
         self._recent: dict[Index, Payload | None] = {}
 
     def set(self, index: Index, payload: Payload | None) -> None:
         """Write one reference, or erase the chunk with `None`."""
-        self.revision += 1
+        self.revision = next(_edit_numbers)
         self._recent[index] = payload
         if len(self._recent) >= _RECENT_LIMIT:
             self.columns()
 
     def set_many(self, refs: ChunkRefs) -> None:
         """Write many references at once; `ERASED` rows erase."""
-        self.revision += 1
+        self.revision = next(_edit_numbers)
         self._columns = self.columns().overlay(refs)
 
     def drop(self, index: Coordinates) -> None:
         """Take edits back: these chunks are as the base has them."""
-        self.revision += 1
+        self.revision = next(_edit_numbers)
         self._columns = self.columns().without(index)
 
     def find(self, index: Index) -> Payload | Untouched | None:

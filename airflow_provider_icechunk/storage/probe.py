@@ -12,6 +12,8 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.storage.base import Absent, Exactly, Lost, Storage, Written
 
+PROBE_PREFIX = ".icechunk-probe-"
+"""Keys that are tried on start with it; whoever finds one left behind may ignore it."""
 _PASSING = {Kind.STORAGE_UNREACHABLE, Kind.STORAGE_THROTTLED, Kind.OUTCOME_UNKNOWN}
 
 
@@ -20,7 +22,7 @@ def probe_conditional_writes(storage: Storage) -> None:
 
     Uses a key of its own, and removes it.
     """
-    key = f".icechunk-probe-{uuid4().hex}"
+    key = f"{PROBE_PREFIX}{uuid4().hex}"
     try:
         _try_both_conditions(storage, key)
     except (UnsafeStorageError, AccessDeniedError):
