@@ -22,6 +22,7 @@ from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.world import World, to_micros
 from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.storage.probe import PROBE_PREFIX
 
 _CONFIG_KEY = "config.yaml"
 _ABANDONED_AFTER = timedelta(seconds=60)
@@ -77,8 +78,10 @@ def _check_clean(storage: Storage, ledger: Ledger) -> None:
     layout = ledger.layout
     folders = (layout.snapshots, layout.transactions)[: 2 if ledger.holds_config else 1]
     for number, listed in enumerate(storage.scan("")):
-        leftover = listed.key == _CONFIG_KEY or listed.key.startswith(folders)
+        leftover = listed.key == _CONFIG_KEY or listed.key.startswith((PROBE_PREFIX, *folders))
         if not leftover or number >= _MAX_LEFTOVERS:
+            if detect_generation(storage) is not None:
+                raise _exists(storage, "somebody else created it at the same moment")
             raise InvalidInputError(
                 f"{storage.location} is not empty (it holds {listed.key!r}); a repository is "
                 "created in an empty place: choose another path or prefix",
