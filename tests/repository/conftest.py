@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-import boto3
 import pytest
+from support import moto_server
 
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.storage.credentials import static_credentials
@@ -22,24 +21,8 @@ BACKENDS = ["memory", "local", "moto", pytest.param("seaweedfs", marks=pytest.ma
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
     """An S3 server in this process, with one bucket."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-    )
-    client.create_bucket(Bucket="engine")
-    client.close()
-    yield endpoint
-    server.stop()
+    with moto_server.running() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(params=BACKENDS)
@@ -53,8 +36,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Stor
             return lambda: LocalStorage(tmp_path / "repository")
         case "moto":
             endpoint = request.getfixturevalue("moto_endpoint")
-            keys = static_credentials("testing", "testing")
-            bucket = "engine"
+            keys, bucket = static_credentials(**moto_server.KEYS), moto_server.BUCKET
             prefix = f"repository-{next(_numbers)}"
         case _:
             from support.seaweedfs import SHARED_BUCKET

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from support import fixtures
 from support.audit import audit
-from support.machines import ARRAYS, Operations, attempt, create_group
+from support.machines import ARRAYS, Operations, attempt
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.storage.local import LocalStorage
@@ -131,7 +131,7 @@ class AuditedMachine(Operations):
         self.storage = MemoryStorage()
         self.repo = icechunk.Repository.create(self.storage, splitting(size))
         self.session = self.repo.writable_session("main")
-        create_group(self.session.store, "", {})
+        self.furnish([4])
 
     def change(self, action, *args):
         attempt(action, self.session.store, *args)
@@ -153,7 +153,7 @@ class AuditedMachine(Operations):
 
 def test_whatever_is_done_the_bytes_are_clean():
     run_state_machine_as_test(
-        AuditedMachine, settings=settings(max_examples=25, stateful_step_count=20)
+        AuditedMachine, settings=settings(max_examples=30, stateful_step_count=30)
     )
 
 

@@ -128,6 +128,13 @@ class Operations(RuleBasedStateMachine):
     def change(self, action, *args) -> None:
         raise NotImplementedError
 
+    def furnish(self, shape) -> None:
+        """Something to start with, so that most steps find what they work on."""
+        self.change(create_group, "", {})
+        self.change(create_array, "a", tuple(shape), False, 0)
+        self.change(create_array, "g/a", (3,), True, -1)
+        self.change(write, "g/a", 0, 2, 5)
+
     @rule(path=st.sampled_from(GROUPS), attributes=JSON)
     def make_group(self, path, attributes):
         self.change(create_group, path, attributes)
@@ -210,9 +217,9 @@ class TwinMachine(Operations):
             for library in (ours, official)
         ]
 
-    @initialize()
-    def start(self):
-        self.change(create_group, "", {})
+    @initialize(shape=st.lists(SIDES, max_size=2))
+    def start(self, shape):
+        self.furnish(shape)
 
     def both(self, action) -> Any:
         mine, theirs = (attempt(lambda a=actor: action(a)) for actor in self.actors)
@@ -304,10 +311,10 @@ class SharedMachine(Operations):
     def teardown(self):
         shutil.rmtree(self.folder)
 
-    @initialize(actor=st.sampled_from(["ours", "official"]))
-    def start(self, actor):
+    @initialize(actor=st.sampled_from(["ours", "official"]), shape=st.lists(SIDES, max_size=2))
+    def start(self, actor, shape):
         self.session = self.repos[actor].writable_session("main")
-        zarr.group(self.session.store)
+        self.furnish(shape)
 
     def change(self, action, *args) -> None:
         attempt(action, self.session.store, *args)
