@@ -1,0 +1,165 @@
+"""The `zarr.json` of a node and the columns of a structure file that hold it. Pure.
+
+Fill values, codec configurations and attributes are JSON in binary columns.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.wire import json_text as js
+from airflow_provider_icechunk.format.zarr_metadata import (
+    MAX_DOCUMENT,
+    MAX_RANK,
+    ArrayDocument,
+    parse_node,
+)
+
+TOP = (1 << 16) - 1
+"""Largest number in the columns of sides, chunk lengths and extents."""
+
+_MEMBERS = {
+    "zarr_format",
+    "node_type",
+    "attributes",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "storage_transformers",
+    "dimension_names",
+}
+
+
+def from_zarr_json(document: bytes) -> tuple[dict[str, Any] | None, bytes | None]:
+    """Array metadata (`None` for a group) and attributes; refuses what has no place."""
+    node = parse_node(document)
+    fields = json.loads(document)
+    attributes = fields.get("attributes")
+    inline = None if attributes is None else js.dump(attributes, "the attributes")
+    homeless = [name for name, value in fields.items() if name not in _MEMBERS and value]
+    if homeless or fields.get("storage_transformers"):
+        name = homeless[0] if homeless else "storage_transformers"
+        raise _no_place(f"the member {name[:80]!r} of a `zarr.json`")
+    if not isinstance(node, ArrayDocument):
+        return None, inline
+    if not isinstance(fields.get("data_type"), str):
+        raise _no_place(f"the data type {repr(fields.get('data_type'))[:80]}")
+    if not isinstance(fields.get("codecs"), list):
+        raise _no_place("an array without a list of codecs")
+    for what, numbers in (("sides", node.shape), ("chunks", node.chunk_shape)):
+        if any(number > TOP for number in numbers):
+            raise _no_place(f"{what} longer than {TOP} ({list(numbers)[:8]})")
+    metadata = {
+        "shape": list(node.shape),
+        "data_type": fields["data_type"],
+        "fill_value": js.dump(fields.get("fill_value"), "the fill value"),
+        "dimension_names": None if node.dimension_names is None else list(node.dimension_names),
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": list(node.chunk_shape)},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [_codec(codec) for codec in fields["codecs"]],
+    }
+    return metadata, inline
+
+
+def to_zarr_json(metadata: object, attributes: object, *, where: str) -> tuple[bytes, Any]:
+    """The `zarr.json` of a row, and its facts; everything is checked."""
+    fields: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "group" if metadata is None else "array",
+    }
+    if attributes is not None:
+        fields["attributes"] = js.as_object(
+            _json(attributes, "the attributes", where), "the attributes", where=where
+        )
+    if metadata is not None:
+        fields |= _array_fields(metadata, where)
+    try:
+        js.check_depth(fields)
+        document = json.dumps(fields, ensure_ascii=False).encode()
+        return document, parse_node(document)
+    except (InvalidInputError, ValueError) as error:
+        raise FormatError(f"{where}: {error}") from None
+
+
+def _array_fields(value: object, where: str) -> dict[str, Any]:
+    required = ("shape", "data_type", "chunk_grid", "chunk_key_encoding")
+    metadata = js.as_object(value, "array metadata", where=where, required=required)
+    grid, encoding = (
+        js.as_object(metadata[name], name, where=where, required=["name", "configuration"])
+        for name in required[2:]
+    )
+    sides = js.as_object(grid["configuration"], "chunk_grid", where=where, required=["chunk_shape"])
+    fields: dict[str, Any] = {
+        "shape": _numbers(metadata["shape"], where),
+        "data_type": js.as_text(metadata["data_type"], "a data type", where=where),
+        "chunk_grid": {
+            "name": grid["name"],
+            "configuration": {"chunk_shape": _numbers(sides["chunk_shape"], where)},
+        },
+        "chunk_key_encoding": {
+            "name": encoding["name"],
+            "configuration": dict(
+                js.as_object(encoding["configuration"], "chunk_key_encoding", where=where)
+            ),
+        },
+        "fill_value": _json(metadata.get("fill_value"), "a fill value", where),
+        "codecs": [
+            _read_codec(codec, where)
+            for codec in js.as_list(metadata.get("codecs") or [], "codecs", where=where)
+        ],
+    }
+    if metadata.get("dimension_names") is not None:
+        fields["dimension_names"] = js.as_list(
+            metadata["dimension_names"], "the dimension names", where=where
+        )
+    return fields
+
+
+def _numbers(value: object, where: str) -> list[int]:
+    numbers = js.as_list(value, "a shape", where=where)
+    if len(numbers) > MAX_RANK:
+        raise FormatError(f"{where}: an array has {len(numbers)} dimensions")
+    return [js.as_number(number, "a side", where=where, most=(1 << 63) - 1) for number in numbers]
+
+
+def _codec(codec: object) -> dict[str, Any]:
+    if isinstance(codec, str):
+        return {"name": codec, "configuration": None}
+    if not isinstance(codec, dict) or not isinstance(codec.get("name"), str):
+        raise _no_place(f"the codec {repr(codec)[:80]}")
+    if codec.keys() - {"name", "configuration"}:
+        raise _no_place(f"the codec {repr(codec)[:80]}")
+    configuration = codec.get("configuration")
+    stored = None if configuration is None else js.dump(configuration, "a codec")
+    return {"name": codec["name"], "configuration": stored}
+
+
+def _read_codec(value: object, where: str) -> dict[str, Any]:
+    codec = js.as_object(value, "a codec", where=where, required=["name"])
+    fields: dict[str, Any] = {"name": js.as_text(codec["name"], "a codec", where=where)}
+    if codec.get("configuration") is not None:
+        fields["configuration"] = _json(codec["configuration"], "a codec", where)
+    return fields
+
+
+def _json(value: object, what: str, where: str) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, bytes):
+        raise FormatError(f"{where}: {what} is not binary")
+    return js.parse(value, where=f"{where}, {what}", limit=MAX_DOCUMENT)
+
+
+def _no_place(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"generation `draft` has no place for {what}; use a newer generation",
+        kind=Kind.INVALID_METADATA,
+    )

@@ -1,0 +1,310 @@
+"""Inventory files: one row for each chunk, read and written in columns. Needs pyarrow.
+
+A coordinate is the concatenation of the indices as big-endian numbers of one width. Files written
+here have width 2 and say so in a note; for other files every width that fits is offered, and the
+rank of the array decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format.generations.draft.documents import TOP
+from airflow_provider_icechunk.format.generations.draft.structures import node_number
+from airflow_provider_icechunk.format.generations.draft.tables import (
+    INVENTORY,
+    broken,
+    read_table,
+    write_table,
+)
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    NODE_ID_SIZE,
+    ManifestId,
+    NodeId,
+)
+from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
+from airflow_provider_icechunk.format.snapshot import Manifest
+from airflow_provider_icechunk.format.wire.heap import copy_spans
+from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+
+_NOTE = "icechunk.coord-width"
+_WIDTH = 2
+_WIDTHS = (2, 4, 8)
+_NAME = 2 * EARLY_OBJECT_ID_SIZE
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_NIBBLES = np.full(256, 255, np.uint8)
+_NIBBLES[_HEX] = np.arange(16, dtype=np.uint8)
+_U32 = (1 << 32) - 1
+_TOP_OFFSET = np.uint64((1 << 63) - 1 - _U32)
+_LARGEST_COLUMN = (1 << 31) - 1
+
+
+def encode_inventory(manifest: Manifest, *, level: int) -> bytes:
+    """A whole file, rows sorted by array and coordinate."""
+    parts = [
+        _columns(node_number(node), refs)
+        for node, tables in sorted(manifest.arrays.items())
+        for refs in tables
+        if len(refs)
+    ]
+    names = [name for name in INVENTORY.names if name != "id"]
+    columns = {
+        name: pa.chunked_array([part[name] for part in parts], type=INVENTORY.field(name).type)
+        for name in names
+    }
+    rows = sum(len(part["length"]) for part in parts)
+    columns["id"] = pa.chunked_array([pa.array(np.arange(rows, dtype=np.uint32))])
+    table = pa.table([columns[name] for name in INVENTORY.names], schema=INVENTORY)
+    return write_table(table, {_NOTE: str(_WIDTH)}, level=level)
+
+
+def check_references(refs: ChunkRefs) -> None:
+    """Refuse references that a row has no place for."""
+    if not len(refs):
+        return
+    problem = None
+    virtual = refs.kind == RefKind.VIRTUAL
+    tagged = (refs.etag[:, 1] > refs.etag[:, 0]) | (refs.modified > 0)
+    if int(refs.length.max()) > _U32:
+        problem = "chunks of 4 GiB and more"
+    elif refs.ndim and int(refs.index.max()) >= TOP:
+        problem = f"chunk indices from {TOP} on"
+    elif (virtual & tagged).any():
+        problem = "checksums of virtual chunks"
+    elif (refs.kind == RefKind.NATIVE).any() and refs.chunk_id.shape[1] != EARLY_OBJECT_ID_SIZE:
+        problem = f"chunk ids that have not {EARLY_OBJECT_ID_SIZE} bytes"
+    elif virtual.any() and not all("://" in one for one in refs.locations()):
+        problem = "locations of virtual chunks without `://`"
+    if problem:
+        raise InvalidInputError(
+            f"generation `draft` has no place for {problem}; use a newer generation"
+        )
+
+
+def decode_inventory(data: bytes, identity: ManifestId, *, where: str, limit: int) -> Manifest:
+    """The references of a file in columns, everything checked."""
+    table, notes = read_table(data, INVENTORY, where=where, limit=limit)
+    try:
+        return _Reader(table.combine_chunks(), notes.get(_NOTE), where).manifest(identity)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError, MemoryError) as error:
+        raise broken(where, error) from None
+
+
+def _columns(node: int, refs: ChunkRefs) -> dict[str, Any]:
+    check_references(refs)
+    rows = len(refs)
+    inline = refs.kind == RefKind.INLINE
+    coordinates = np.ascontiguousarray(refs.index, ">u2").tobytes()
+    ends = np.arange(rows + 1, dtype=np.int64) * (_WIDTH * refs.ndim)
+    return {
+        "array_id": pa.array(np.full(rows, node, np.uint32)),
+        "coord": _from_bytes(pa.binary(), coordinates, ends, None),
+        "inline_data": _inline_data(refs, inline),
+        "chunk_file": _chunk_files(refs, ~inline),
+        "offset": pa.array(np.asarray(refs.offset), mask=inline),
+        "length": pa.array(refs.length.astype(np.uint32)),
+    }
+
+
+def _inline_data(refs: ChunkRefs, inline: NDArray[np.bool_]) -> Any:
+    sizes = np.where(inline, refs.span[:, 1] - refs.span[:, 0], np.uint64(0)).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    data = np.empty(int(ends[-1]), np.uint8)
+    copy_spans(refs.heap, refs.span[:, 0].astype(np.int64), data, ends[:-1], sizes)
+    return _from_bytes(pa.binary(), data.tobytes(), ends, inline)
+
+
+def _chunk_files(refs: ChunkRefs, outside: NDArray[np.bool_]) -> Any:
+    """Names of chunk files in hexadecimal, and locations of virtual chunks."""
+    native = refs.kind == RefKind.NATIVE
+    virtual = refs.kind == RefKind.VIRTUAL
+    sizes = np.where(virtual, refs.span[:, 1] - refs.span[:, 0], np.uint64(0)).astype(np.int64)
+    sizes[native] = _NAME
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    text = np.empty(int(ends[-1]), np.uint8)
+    starts, places = refs.span[:, 0].astype(np.int64), ends[:-1]
+    copy_spans(refs.heap, starts[virtual], text, places[virtual], sizes[virtual])
+    ids = np.ascontiguousarray(refs.chunk_id[native])
+    names = np.stack([_HEX[ids >> 4], _HEX[ids & 15]], axis=2).reshape(len(ids), -1).tobytes()
+    begin = np.arange(len(ids), dtype=np.int64) * _NAME
+    copy_spans(names, begin, text, places[native], sizes[native])
+    return _from_bytes(pa.string(), text.tobytes(), ends, outside)
+
+
+def _from_bytes(
+    kind: Any, data: bytes, ends: NDArray[np.int64], valid: NDArray[np.bool_] | None
+) -> Any:
+    if len(data) > _LARGEST_COLUMN:
+        raise InvalidInputError(
+            "an inventory file of generation `draft` holds 2 GiB of one column at most; split the "
+            "manifests of the array"
+        )
+    bitmap = (
+        None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    )
+    offsets = pa.py_buffer(ends.astype(np.int32).tobytes())
+    return pa.Array.from_buffers(kind, len(ends) - 1, [bitmap, offsets, pa.py_buffer(data)])
+
+
+class _Reader:
+    """The columns of one inventory file."""
+
+    def __init__(self, table: Any, width: str | None, where: str) -> None:
+        self.table = table
+        self.where = where
+        self.widths = _WIDTHS if width != str(_WIDTH) else (_WIDTH,)
+
+    def manifest(self, identity: ManifestId) -> Manifest:
+        """All arrays of the file."""
+        owners = self._numbers("array_id", _U32)
+        references = self._references(len(owners))
+        coordinates, sizes, starts = self._binary("coord")
+        arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
+        for owner in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == owner)
+            lengths = np.unique(sizes[rows]).tolist()
+            if len(lengths) != 1:
+                raise FormatError(f"{self.where}: coordinates of one array differ in length")
+            raw = _gather(coordinates, starts[rows], lengths[0])
+            tables = self._ranks(references, rows, raw)
+            arrays[NodeId(owner.to_bytes(NODE_ID_SIZE, "big"))] = tables
+        return Manifest(identity, {node: arrays[node] for node in sorted(arrays)})
+
+    def _ranks(
+        self, references: ChunkRefs, rows: NDArray[np.intp], raw: NDArray[np.uint8]
+    ) -> tuple[ChunkRefs, ...]:
+        """The rows of one array with every rank that their coordinates may have."""
+        tables = []
+        for width in self.widths if raw.shape[1] else (_WIDTH,):
+            if raw.shape[1] % width or raw.shape[1] // width > MAX_RANK:
+                continue
+            index = raw.view(f">u{width}") if raw.shape[1] else np.zeros((len(raw), 0), np.uint16)
+            if index.size and int(index.max()) > _U32:
+                continue
+            chosen = references.take(rows)
+            refs = ChunkRefs.of(_placed(chosen, index.astype(np.uint32)))
+            if len(refs) != len(rows):
+                raise FormatError(f"{self.where}: a chunk occurs twice")
+            tables.append(refs)
+        if not tables:
+            raise FormatError(f"{self.where}: {raw.shape[1]} bytes are not coordinates of a chunk")
+        return tuple(tables)
+
+    def _references(self, rows: int) -> ChunkRefs:
+        """Everything but coordinates, in the order of the file."""
+        length = self._numbers("length", (1 << 63) - 1)
+        offset = self._numbers("offset", int(_TOP_OFFSET), optional=True)
+        inline_heap, inline_sizes, inline_starts = self._binary("inline_data")
+        file_heap, file_sizes, file_starts = self._binary("chunk_file")
+        inline, named = self._valid("inline_data"), self._valid("chunk_file")
+        if (inline == named).any():
+            raise FormatError(f"{self.where}: a chunk is not either inline or in a file")
+        if (inline_sizes[inline] != length[inline].astype(np.int64)).any():
+            raise FormatError(f"{self.where}: an inline chunk has another length than its row says")
+        virtual = named & self._is_location()
+        native = named & ~virtual
+        if (file_sizes[native] != _NAME).any():
+            raise self._foreign_name()
+        kind = np.full(rows, RefKind.INLINE, np.uint8)
+        kind[virtual], kind[native] = RefKind.VIRTUAL, RefKind.NATIVE
+        chunk_id = np.zeros((rows, EARLY_OBJECT_ID_SIZE), np.uint8)
+        chunk_id[native] = self._ids(_gather(file_heap, file_starts[native], _NAME))
+        starts = np.where(inline, inline_starts, file_starts + len(inline_heap))
+        sizes = np.where(inline, inline_sizes, file_sizes)
+        starts[native], sizes[native], offset[inline] = 0, 0, 0
+        return ChunkRefs(
+            index=np.zeros((rows, 0), np.uint32),
+            kind=kind,
+            chunk_id=chunk_id,
+            offset=offset,
+            length=length,
+            span=np.stack([starts, starts + sizes], axis=1).astype(np.uint64),
+            etag=np.zeros((rows, 2), np.uint64),
+            modified=np.zeros(rows, np.uint32),
+            heap=inline_heap + file_heap,
+        )
+
+    def _ids(self, names: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        nibbles = _NIBBLES[names]
+        if (nibbles == 255).any():
+            raise self._foreign_name()
+        return np.asarray(nibbles[:, 0::2] << 4 | nibbles[:, 1::2], np.uint8)
+
+    def _foreign_name(self) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.where}: a chunk file is not called by {_NAME} hexadecimal digits"
+        )
+
+    def _is_location(self) -> NDArray[np.bool_]:
+        column = self._column("chunk_file")
+        if column is None:
+            return np.zeros(len(self.table), np.bool_)
+        found = pc.fill_null(pc.match_substring(column, "://"), False)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+
+    def _column(self, name: str) -> Any:
+        if name not in self.table.column_names:
+            return None
+        column = self.table.column(name)
+        empty = pa.array([], type=column.type)
+        return column.chunk(0) if column.num_chunks else empty
+
+    def _valid(self, name: str) -> NDArray[np.bool_]:
+        column = self._column(name)
+        if column is None:
+            return np.zeros(len(self.table), np.bool_)
+        return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+    def _numbers(self, name: str, most: int, *, optional: bool = False) -> NDArray[np.uint64]:
+        column = self._column(name)
+        if column is None:
+            return np.zeros(len(self.table), np.uint64)
+        if not pa.types.is_integer(column.type):
+            raise FormatError(f"{self.where}: the column {name!r} does not hold integers")
+        if column.null_count and not optional:
+            raise FormatError(f"{self.where}: the column {name!r} has gaps")
+        numbers = pc.fill_null(column, 0).cast(pa.uint64()).to_numpy(zero_copy_only=False)
+        if len(numbers) and int(numbers.max()) > most:
+            raise FormatError(f"{self.where}: a number in {name!r} is larger than {most}")
+        return np.array(numbers, np.uint64)
+
+    def _binary(self, name: str) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes of a column, and the size and start of each row in them; gaps have none."""
+        column = self._column(name)
+        if column is None:
+            rows = len(self.table)
+            return b"", np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        column = pc.fill_null(column.cast(pa.large_binary()), b"")
+        _, offsets, data = column.buffers()
+        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+        heap = b"" if data is None else data.to_pybytes()
+        return heap, np.diff(ends), ends[:-1].copy()
+
+
+def _gather(heap: bytes, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
+    """`(n, size)` bytes from places in a heap."""
+    out = np.empty(len(starts) * size, np.uint8)
+    sizes = np.full(len(starts), size, np.int64)
+    copy_spans(heap, starts, out, np.arange(len(starts), dtype=np.int64) * size, sizes)
+    return out.reshape(len(starts), size)
+
+
+def _placed(refs: ChunkRefs, index: NDArray[np.uint32]) -> ChunkRefs:
+    return ChunkRefs(
+        index=index,
+        kind=refs.kind,
+        chunk_id=refs.chunk_id,
+        offset=refs.offset,
+        length=refs.length,
+        span=refs.span,
+        etag=refs.etag,
+        modified=refs.modified,
+        heap=refs.heap,
+    )

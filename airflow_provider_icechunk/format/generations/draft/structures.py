@@ -1,0 +1,242 @@
+"""Structure files: one row for each node. Needs pyarrow.
+
+The sketch keeps what is known of a snapshot in `state.json` only. Files written here repeat it in a
+note of the Parquet footer, so that a snapshot that no state lists yet can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+)
+from airflow_provider_icechunk.format.generations.draft.documents import (
+    TOP,
+    from_zarr_json,
+    to_zarr_json,
+)
+from airflow_provider_icechunk.format.generations.draft.layout import (
+    parquet_name,
+    parse_inventory_name,
+)
+from airflow_provider_icechunk.format.generations.draft.tables import (
+    STRUCTURE,
+    broken,
+    read_table,
+    write_table,
+)
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    NODE_ID_SIZE,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    encode_base32,
+)
+from airflow_provider_icechunk.format.names import check_node_path
+from airflow_provider_icechunk.format.snapshot import (
+    ArrayData,
+    Dimension,
+    ManifestRef,
+    Node,
+    Snapshot,
+)
+from airflow_provider_icechunk.format.wire import json_text as js
+from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument
+
+_NOTE = "icechunk.snapshot"
+_NOTE_LIMIT = 64 << 20
+_U32 = (1 << 32) - 1
+
+Place = tuple[ManifestId, NodeId]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a structure file says of its snapshot beside the nodes."""
+
+    id: SnapshotId
+    parent: SnapshotId | None
+    flushed_at: int
+    message: str
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The content of a structure file."""
+
+    nodes: list[Node]
+    facts: Facts | None
+    """`None` in files of other software."""
+    rows: dict[Place, int] = field(default_factory=dict)
+    """Where the references of an array start in an inventory, if not at its first row."""
+
+
+def encode_structure(snapshot: Snapshot, row_of: Callable[[Place], int], *, level: int) -> bytes:
+    """A whole file."""
+    rows = [_row(node, row_of) for node in snapshot.nodes.values()]
+    try:
+        table = pa.Table.from_pylist(rows, schema=STRUCTURE)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+        raise InvalidInputError(f"the nodes cannot be stored: {str(error)[:200]}") from None
+    note = {
+        "snapshot-id": snapshot.id.hex(),
+        "parent-snapshot-id": None if snapshot.parent_id is None else snapshot.parent_id.hex(),
+        "timestamp-us": snapshot.flushed_at,
+        "message": snapshot.message,
+        "properties": dict(snapshot.metadata),
+    }
+    return write_table(table, {_NOTE: js.dump(note, "the snapshot").decode()}, level=level)
+
+
+def decode_structure(data: bytes, *, where: str, limit: int) -> Structure:
+    """The nodes of a file, everything checked."""
+    table, notes = read_table(data, STRUCTURE, where=where, limit=limit)
+    try:
+        records = table.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
+        raise broken(where, error) from None
+    rows: dict[Place, int] = {}
+    nodes = [_read_row(record, rows, where) for record in records]
+    if len({node.path for node in nodes}) != len(nodes):
+        raise FormatError(f"{where}: two nodes have the same path")
+    if len({node.id for node in nodes}) != len(nodes):
+        raise FormatError(f"{where}: two nodes have the same id")
+    return Structure(nodes, _facts(notes.get(_NOTE), where), rows)
+
+
+def check_node(node: Node) -> None:
+    """Refuse a node that a row has no place for."""
+    _row(node, lambda _: 0)
+
+
+def node_number(identity: NodeId) -> int:
+    """The number of a node; ids of later generations do not fit."""
+    number = int.from_bytes(identity, "big")
+    if number > TOP:
+        raise InvalidInputError(
+            f"node id {encode_base32(identity)} does not fit the 16 bits that generation `draft` "
+            "has for it",
+            kind=Kind.INVALID_METADATA,
+        )
+    return number
+
+
+def _row(node: Node, row_of: Callable[[Place], int]) -> dict[str, Any]:
+    metadata, attributes = from_zarr_json(node.user_data)
+    if (metadata is None) != (node.array is None):
+        raise InvalidInputError(f"node {node.path!r} and its `zarr.json` are of different kinds")
+    array = node.array
+    return {
+        "id": node_number(node.id),
+        "type": "group" if array is None else "array",
+        "path": node.path,
+        "array_metadata": metadata,
+        "inline_attrs": attributes,
+        "attrs_reference": None,
+        "inventories": None
+        if array is None
+        else [_inventory(ref, node.id, array, row_of) for ref in array.manifests],
+    }
+
+
+def _inventory(
+    ref: ManifestRef, node: NodeId, array: ArrayData, row_of: Callable[[Place], int]
+) -> dict[str, Any]:
+    """Where the box is unknown the whole grid is written: too large is harmless to readers."""
+    extents = ref.extents
+    if extents is None:
+        extents = tuple((0, -(-side.length // side.chunk_length)) for side in array.shape)
+    return {
+        "inventory_file": parquet_name(ref.id),
+        "row": row_of((ref.id, node)),
+        "extent": [list(box) for box in extents],
+        "flags": None,
+    }
+
+
+def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str) -> Node:
+    number = js.as_number(record["id"], "the id of a node", where=where, most=_U32)
+    identity = NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
+    path = js.as_text(record["path"], "the path of a node", where=where)
+    try:
+        check_node_path(path)
+    except InvalidInputError as error:
+        raise FormatError(f"{where}: {error.message}") from None
+    if record.get("attrs_reference") is not None:
+        raise UnsupportedError(f"{where}: attributes in files of their own were never specified")
+    kind, metadata = record["type"], record.get("array_metadata")
+    if kind not in ("array", "group") or (kind == "array") != (metadata is not None):
+        raise FormatError(f"{where}: node {path[:200]!r} is neither a group nor an array")
+    here = f"{where}, node {path[:200]!r}"
+    document, facts = to_zarr_json(metadata, record.get("inline_attrs"), where=here)
+    if not isinstance(facts, ArrayDocument):
+        return Node(identity, path, document)
+    refs = []
+    for item in js.as_list(record.get("inventories") or [], "the inventories", where=here):
+        ref, row = _read_inventory(item, len(facts.shape), here)
+        refs.append(ref)
+        if row:
+            rows[ref.id, identity] = row
+    sides = tuple(map(Dimension, facts.shape, facts.chunk_shape))
+    return Node(identity, path, document, ArrayData(sides, facts.dimension_names, tuple(refs)))
+
+
+def _read_inventory(value: object, ndim: int, where: str) -> tuple[ManifestRef, int]:
+    required = ("inventory_file", "row", "extent")
+    fields = js.as_object(value, "an inventory", where=where, required=required)
+    name = js.as_text(fields["inventory_file"], "the file of an inventory", where=where)
+    row = js.as_number(fields["row"], "a row", where=where, most=_U32)
+    boxes = []
+    for box in js.as_list(fields["extent"], "an extent", where=where):
+        ends = [
+            js.as_number(end, "an extent", where=where, most=_U32 + 1)
+            for end in js.as_list(box, "an extent", where=where)
+        ]
+        if len(ends) != 2 or ends[0] >= ends[1]:
+            raise FormatError(f"{where}: {ends[:4]} is not an extent")
+        boxes.append((ends[0], ends[1]))
+    if len(boxes) != ndim:
+        raise FormatError(f"{where}: extents of {len(boxes)} dimensions for {ndim}")
+    return ManifestRef(parse_inventory_name(name, where=where), tuple(boxes)), row
+
+
+def _facts(note: str | None, where: str) -> Facts | None:
+    if note is None:
+        return None
+    required = ("snapshot-id", "parent-snapshot-id", "timestamp-us", "message", "properties")
+    value = js.parse(note.encode(), where=where, limit=_NOTE_LIMIT)
+    fields = js.as_object(value, "the note on the snapshot", where=where, required=required)
+    try:
+        js.check_depth(fields)
+    except ValueError:
+        raise FormatError(f"{where}: nested deeper than {js.MAX_DEPTH} levels") from None
+    if type(fields["timestamp-us"]) is not int or abs(fields["timestamp-us"]) >= 1 << 63:
+        raise FormatError(f"{where}: the note on the snapshot has no time")
+    parent = fields["parent-snapshot-id"]
+    return Facts(
+        id=_hex_id(fields["snapshot-id"], where),
+        parent=None if parent is None else _hex_id(parent, where),
+        flushed_at=fields["timestamp-us"],
+        message=js.as_text(fields["message"], "the message", where=where),
+        metadata=dict(js.as_object(fields["properties"], "the properties", where=where)),
+    )
+
+
+def _hex_id(value: object, where: str) -> SnapshotId:
+    try:
+        identity = bytes.fromhex(js.as_text(value, "the id of a snapshot", where=where))
+    except ValueError:
+        identity = b""
+    if len(identity) != EARLY_OBJECT_ID_SIZE:
+        raise FormatError(f"{where}: {repr(value)[:80]} is not the id of a snapshot")
+    return SnapshotId(identity)

@@ -1,0 +1,161 @@
+"""Arrow schemas of `draft`, and Parquet files read within bounds. Needs pyarrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+
+_MOST_ROWS = 1 << 32
+_BATCH = 1 << 16
+_BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError)
+
+
+def _described(name: str, kind: Any, description: str, *, nullable: bool = True) -> Any:
+    return pa.field(name, kind, nullable=nullable, metadata={"description": description})
+
+
+def _required(name: str, kind: Any) -> Any:
+    return pa.field(name, kind, nullable=False)
+
+
+_CHUNK_GRID = pa.struct(
+    [
+        _required("name", pa.string()),
+        _required("configuration", pa.struct([_required("chunk_shape", pa.list_(pa.uint16()))])),
+    ]
+)
+_CHUNK_KEY_ENCODING = pa.struct(
+    [
+        _required("name", pa.string()),
+        _required("configuration", pa.struct([_required("separator", pa.string())])),
+    ]
+)
+_CODEC = pa.struct([_required("name", pa.string()), pa.field("configuration", pa.binary())])
+_ARRAY_METADATA = pa.struct(
+    [
+        _required("shape", pa.list_(pa.uint16())),
+        _required("data_type", pa.string()),
+        pa.field("fill_value", pa.binary()),
+        pa.field("dimension_names", pa.list_(pa.string())),
+        pa.field("chunk_grid", _CHUNK_GRID),
+        pa.field("chunk_key_encoding", _CHUNK_KEY_ENCODING),
+        pa.field("codecs", pa.list_(_CODEC)),
+    ]
+)
+_ATTRIBUTES_REFERENCE = pa.struct(
+    [
+        _required("attrs_file", pa.string()),
+        _required("row", pa.uint16()),
+        pa.field("flags", pa.uint16()),
+    ]
+)
+_INVENTORY = pa.struct(
+    [
+        _required("inventory_file", pa.string()),
+        _required("row", pa.uint16()),
+        _required("extent", pa.list_(pa.list_(pa.uint16(), 2))),
+        pa.field("flags", pa.uint16()),
+    ]
+)
+STRUCTURE = pa.schema(
+    [
+        _described("id", pa.uint16(), "unique identifier for the node", nullable=False),
+        _described("type", pa.string(), "array or group", nullable=False),
+        _described("path", pa.string(), "path to the node within the store", nullable=False),
+        _described("array_metadata", _ARRAY_METADATA, "All the Zarr array metadata"),
+        _described(
+            "inline_attrs", pa.binary(), "user-defined attributes, stored inline with this entry"
+        ),
+        _described(
+            "attrs_reference",
+            _ATTRIBUTES_REFERENCE,
+            "user-defined attributes, stored in a separate attributes file",
+        ),
+        pa.field("inventories", pa.list_(_INVENTORY)),
+    ]
+)
+INVENTORY = pa.schema(
+    [
+        _required("id", pa.uint32()),
+        _required("array_id", pa.uint32()),
+        _required("coord", pa.binary()),
+        pa.field("inline_data", pa.binary()),
+        pa.field("chunk_file", pa.string()),
+        pa.field("offset", pa.uint64()),
+        _required("length", pa.uint32()),
+    ]
+)
+
+
+def write_table(table: Any, notes: Mapping[str, str], *, level: int) -> bytes:
+    """A Parquet file; `notes` become entries of its footer."""
+    sink = pa.BufferOutputStream()
+    try:
+        table.validate(full=True)
+        table = table.replace_schema_metadata(dict(notes))
+        pq.write_table(table, sink, compression="zstd", compression_level=level)
+    except _BROKEN as error:
+        raise InvalidInputError(
+            f"this cannot be stored as Parquet: {str(error)[:200]}", kind=Kind.INVALID_METADATA
+        ) from None
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any, dict[str, str]]:
+    """The columns of `schema` in a Parquet file, of any type, and the notes of its footer.
+
+    What unpacks to more than `limit` bytes is refused, as far as it got; a column that repeats one
+    value a billion times costs its batches and no more.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _check_claims(file.metadata, limit, where)
+        names = [field.name for field in schema if field.name in file.schema_arrow.names]
+        missing = [f.name for f in schema if f.name not in names and not f.nullable]
+        if missing:
+            raise FormatError(f"{where}: has no column {missing[0]!r}")
+        batches, total = [], 0
+        for batch in file.iter_batches(_batch_size(file.metadata, data, limit), columns=names):
+            total += batch.nbytes
+            if total > limit:
+                raise _too_large(where, limit)
+            batch.validate(full=True)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, schema=_chosen(file.schema_arrow, names))
+        notes = file.metadata.metadata or {}
+        return table, {key.decode(): value.decode() for key, value in notes.items()}
+    except _BROKEN as error:
+        raise broken(where, error) from None
+
+
+def broken(where: str, error: Exception) -> FormatError:
+    """What is wrong with a Parquet file, said by a reader of its columns."""
+    return FormatError(f"{where}: not a readable Parquet file ({str(error)[:200]})")
+
+
+def _chosen(schema: Any, names: list[str]) -> Any:
+    return pa.schema([schema.field(name) for name in names])
+
+
+def _check_claims(metadata: Any, limit: int, where: str) -> None:
+    claimed = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    if metadata.num_rows > min(_MOST_ROWS, limit) or claimed > limit:
+        raise _too_large(where, limit)
+
+
+def _batch_size(metadata: Any, data: bytes, limit: int) -> int:
+    """Few enough rows that one batch stays within the limit even if every row is the largest."""
+    claimed = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
+    return int(max(1, min(_BATCH, 4 * limit // max(claimed, len(data), 1))))
+
+
+def _too_large(where: str, limit: int) -> FormatError:
+    return FormatError(
+        f"{where}: unpacks to more than the limit of {limit} bytes", kind=Kind.LIMIT_EXCEEDED
+    )
