@@ -19,9 +19,10 @@ class Patience:
 
     def another(self) -> bool:
         """Wait a little and allow one more try, or say that it is enough."""
-        if self.tries > self._limit or self._world.monotonic() >= self._deadline:
+        left = self._deadline - self._world.monotonic()
+        if self.tries > self._limit or left <= 0:
             return False
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self.tries - 1, 20))
-        self._world.sleep(longest * self._world.jitter())
+        self._world.sleep(min(longest * self._world.jitter(), left))
         self.tries += 1
         return True
