@@ -12,7 +12,7 @@ from airflow_provider_icechunk.exceptions import MaintenanceError
 SAFE_AGE = timedelta(hours=24)
 """Nothing younger than this is expired or collected unless another age is asked for by name."""
 
-_PART = re.compile(r"(\d{1,9})([smhdw])")
+_PART = re.compile(r"([0-9]{1,9})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _EXAMPLES = "use an age like 30d, 12h or 1d12h (units s, m, h, d, w)"
 

@@ -15,7 +15,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFou
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
-_BACK = re.compile(r"(?P<name>.+?)~(?P<steps>\d{0,9})")
+_BACK = re.compile(r"(?P<name>.+?)~(?P<steps>[0-9]{0,9})")
 _KINDS = ("branch", "tag", "snapshot")
 
 
