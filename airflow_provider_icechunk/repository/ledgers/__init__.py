@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.exceptions import UnsupportedError
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.repository.ledgers.alpha import AlphaLedger
 from airflow_provider_icechunk.repository.ledgers.alpha1 import Alpha1Ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger
 from airflow_provider_icechunk.repository.ledgers.v1 import V1Ledger
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
@@ -24,8 +24,5 @@ def open_ledger(generation: Generation, storage: Storage, world: World = REAL_WO
             return AlphaLedger(storage)
         case Generation.ALPHA1:
             return Alpha1Ledger(storage)
-        case _:
-            raise UnsupportedError(
-                f"{storage.location} is a repository of format generation `{generation}`, which "
-                "this version cannot open; generations `1`, `2` and `alpha` work"
-            )
+        case Generation.DRAFT:
+            return DraftLedger(storage, world)

@@ -1,21 +1,10 @@
-"""The ledger of `alpha`: every state of a branch is one more numbered file, created if absent.
-
-Creating file n + 1 is the whole commit, so it needs no conditional update, only a create that one
-of several writers wins. The price is that a branch is found by listing, and that deleting one takes
-several steps: its newest file goes last, because an older one left behind alone would be read as
-the branch having moved back.
-"""
+"""The ledger of `alpha`: numbered branch files, tags with tombstones, and `config.yaml`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from airflow_provider_icechunk.exceptions import (
-    ConflictError,
     FormatError,
     InvalidInputError,
-    Kind,
-    StorageError,
     UnsupportedError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
@@ -26,7 +15,6 @@ from airflow_provider_icechunk.format.generations.alpha.layout import (
     AlphaLayout,
     branch_prefix,
     parse_sequence_file,
-    sequence_file,
     tag_key,
     tombstone_key,
 )
@@ -47,6 +35,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     StoredConfig,
     Trust,
 )
+from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
 from airflow_provider_icechunk.storage.base import (
     Absent,
     Exactly,
@@ -56,26 +45,9 @@ from airflow_provider_icechunk.storage.base import (
     Written,
 )
 
-_TRIES = 10
 _SEARCH_BATCH = 64
 _JSON = "application/json"
 _YAML = "application/yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The newest file of a branch."""
-
-    number: int
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """Where a branch is."""
-
-    number: int
-    snapshot: SnapshotId
 
 
 class AlphaLedger:
@@ -93,6 +65,12 @@ class AlphaLedger:
         self.codec = AlphaCodec()
         self.layout = AlphaLayout()
         self._known_separator: str | None = None
+        self._branches = NumberedBranches(
+            storage,
+            lambda name: branch_prefix(name, self._separator()),
+            parse_sequence_file,
+            decode_ref,
+        )
 
     def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create file 0 of `main`; who creates it has created the repository."""
@@ -101,19 +79,18 @@ class AlphaLedger:
 
     def branches(self) -> dict[str, SnapshotId]:
         """All branches; a folder without numbered files is a deleted one."""
-        heads = {name: self._head(name) for name in self._names("branch")}
+        heads = {name: self._branches.head(name) for name in self._names("branch")}
         return {name: head.snapshot for name, head in heads.items() if head is not None}
 
     def branch(self, name: str) -> SnapshotId | None:
         """Where the branch is."""
-        head = self._head(name)
+        head = self._branches.head(name)
         return None if head is None else head.snapshot
 
     def create_branch(self, name: str, to: SnapshotId) -> Creation:
         """Create file 0, unless the branch has any file."""
-        if self._newest(name) is not None or not self._add_state(name, 0, to):
-            return Creation.EXISTS
-        return Creation.CREATED
+        created = self._branches.create(name, encode_ref(to))
+        return Creation.CREATED if created else Creation.EXISTS
 
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
@@ -124,40 +101,12 @@ class AlphaLedger:
         """Snapshots are found by their files alone."""
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
-        """Create the next file if the newest one names `expected`.
-
-        A lost race against a file that names `expected` again (a branch reset to where it was) is
-        tried once more; anything else is somebody else's move.
-        """
-        for _ in range(_TRIES):
-            head = self._head(name)
-            if head is None or head.snapshot != expected:
-                return Behind(None if head is None else head.snapshot)
-            if self._add_state(name, head.number + 1, to):
-                return Moved()
-        raise ConflictError(
-            f"branch {name!r} was rewritten {_TRIES} times while it was being moved; try again",
-            kind=Kind.ATTEMPTS_EXHAUSTED,
-        )
+        """Create the next file if the newest one names `expected`."""
+        return self._branches.move(name, expected, encode_ref(to))
 
     def delete_branch(self, name: str) -> bool:
-        """Delete all files, the newest last, until none is left.
-
-        A commit that lands in between is deleted as well. One that read the branch before and lands
-        afterwards brings it back: this generation has no means against it.
-        """
-        deleted = False
-        for _ in range(_TRIES):
-            keys = [state.key for state in self._states(name)]
-            if not keys:
-                return deleted
-            self._must_delete(keys[1:])
-            self._must_delete(keys[:1])
-            deleted = True
-        raise ConflictError(
-            f"branch {name!r} received commits all the time while it was being deleted",
-            kind=Kind.ATTEMPTS_EXHAUSTED,
-        )
+        """Delete all files, the newest last."""
+        return self._branches.delete(name)
 
     def tags(self) -> dict[str, SnapshotId]:
         """All tags without a tombstone."""
@@ -277,46 +226,9 @@ class AlphaLedger:
         names = (name.removeprefix(prefix) for name in folders if name.startswith(prefix))
         return sorted(name for name in names if _is_ref_name(name))
 
-    def _states(self, name: str) -> list[_State]:
-        """All files of a branch, newest first, as their names sort."""
-        prefix = branch_prefix(name, self._separator())
-        return [state for item in self.storage.scan(prefix) if (state := _state(item.key, prefix))]
-
-    def _newest(self, name: str) -> _State | None:
-        prefix = branch_prefix(name, self._separator())
-        states = (_state(item.key, prefix) for item in self.storage.scan(prefix))
-        return next((state for state in states if state is not None), None)
-
-    def _head(self, name: str) -> _Head | None:
-        for _ in range(_TRIES):
-            newest = self._newest(name)
-            if newest is None:
-                return None
-            found = self.storage.get(newest.key)
-            if found is not None:
-                return _Head(newest.number, decode_ref(found.data, where=newest.key))
-        raise StorageError(
-            f"the newest file of branch {name!r} is listed in {self.storage.location} "
-            "but cannot be read"
-        )
-
-    def _add_state(self, name: str, number: int, to: SnapshotId) -> bool:
-        prefix = branch_prefix(name, self._separator())
-        return self._create(prefix + sequence_file(number), encode_ref(to))
-
     def _create(self, key: str, data: bytes) -> bool:
         outcome = self.storage.put(key, data, expect=Absent(), content_type=_JSON)
         return isinstance(outcome, Written)
-
-    def _must_delete(self, keys: list[str]) -> None:
-        failed = self.storage.delete(keys).failed if keys else {}
-        for key, reason in failed.items():
-            raise StorageError(f"cannot delete {key} in {self.storage.location}: {reason}")
-
-
-def _state(key: str, prefix: str) -> _State | None:
-    number = parse_sequence_file(key.removeprefix(prefix))
-    return None if number is None else _State(number, key)
 
 
 def _id_in_name(name: str) -> SnapshotId | None:

@@ -306,8 +306,8 @@ class DraftLedger:
         if state.generation < known:
             raise StorageError(
                 f"{STATE_KEY} of {self.storage.location} went back from generation {known} to "
-                f"{state.generation}: an old copy was put in its place. Open the repository anew to "
-                "work with that copy"
+                f"{state.generation}: an old copy was put in its place. Open the repository anew "
+                "to work with that copy"
             )
         self._newest = max(self._newest, state.generation)
         self._entries = dict(state.snapshots)

@@ -83,8 +83,11 @@ class State:
         """Branches or tags by name, sorted. Without `refs` the newest snapshot is `main`."""
         refs = self.refs
         if refs is None:
-            latest_last = reversed(self.snapshots.values())
-            newest = max(latest_last, key=lambda one: one.timestamp_ms, default=None)
+            newest = max(
+                reversed(list(self.snapshots.values())),
+                key=lambda one: one.timestamp_ms,
+                default=None,
+            )
             refs = {} if newest is None else {MAIN: Ref(newest.id, "branch")}
         return {name: refs[name].snapshot for name in sorted(refs) if refs[name].type == kind}
 
