@@ -329,7 +329,7 @@ class _Writer:
         for slot in keys:
             self._data += slot.render(len(self._data), key_width)
         prefix = _Slot(_Type.VECTOR_KEY, target=keys_at)
-        width = self._width([prefix, _Slot(_Type.UINT), *slots], 0)
+        width = self._width([prefix, *[_Slot(_Type.UINT)] * 2, *slots], 0)
         self._align(width)
         self._data += prefix.render(len(self._data), width)
         self._data += key_width.to_bytes(width, "little")
