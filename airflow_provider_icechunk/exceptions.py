@@ -105,6 +105,10 @@ class SessionError(IcechunkError):
     default_kind = Kind.SESSION_STATE
 
 
+class ForkError(SessionError, TypeError):
+    """A fork was asked for what only the session it was made from can do. A `TypeError`, too."""
+
+
 class ReadOnlyError(SessionError, ValueError):
     """A write was tried through something that only reads. A `ValueError`, as Zarr's stores say."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Never
 
-from airflow_provider_icechunk.exceptions import SessionError
+from airflow_provider_icechunk.exceptions import ForkError, SessionError
 from airflow_provider_icechunk.format.fragments import Fragment
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet
@@ -85,7 +85,7 @@ class ForkSession(Session):
         raise _refused("rebase")
 
 
-def _refused(what: str) -> SessionError:
-    return SessionError(
+def _refused(what: str) -> ForkError:
+    return ForkError(
         f"a forked session cannot {what}; give its result to the session it was forked from"
     )

@@ -181,6 +181,9 @@ CALLS = {
     "write when finished": lambda w: w.write(w.finished, 0, 1),
     "commit a reader": lambda w: w.reader.commit("x"),
     "flush a reader": lambda w: w.reader.flush("x"),
+    "commit a fork": lambda w: w.session.fork().commit("x"),
+    "flush a fork": lambda w: w.session.fork().flush("x"),
+    "rebase a fork": lambda w: w.session.fork().rebase(w.library.ConflictDetector()),
     "fork a reader": lambda w: w.reader.fork(),
     "merge no fork": lambda w: w.session.merge(w.session),
     # chunks
