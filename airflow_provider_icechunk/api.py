@@ -60,6 +60,17 @@ from airflow_provider_icechunk.repository.conflicts import (
 )
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.history import Diff, ManifestFileInfo, SnapshotInfo
+from airflow_provider_icechunk.repository.maintenance.collect_plan import (
+    CollectionPlan,
+    GCSummary,
+)
+from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
+from airflow_provider_icechunk.repository.maintenance.measure import Measurement
+from airflow_provider_icechunk.repository.maintenance.retention import (
+    ExpirationPlan,
+    RetentionPolicy,
+)
+from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
 from airflow_provider_icechunk.repository.session import ChunkType
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.virtual.credential_functions import (
@@ -120,7 +131,9 @@ __all__ = [
     "AzureStaticCredentials",
     "BasicConflictSolver",
     "CachingConfig",
+    "ChunkStorageStats",
     "ChunkType",
+    "CollectionPlan",
     "CompressionAlgorithm",
     "CompressionConfig",
     "Conflict",
@@ -130,10 +143,12 @@ __all__ = [
     "ConflictType",
     "Credentials",
     "Diff",
+    "ExpirationPlan",
     "ForkSession",
     "FormatError",
     "Fragment",
     "FragmentError",
+    "GCSummary",
     "GcsBearerCredential",
     "GcsCredentials",
     "GcsStaticCredentials",
@@ -146,6 +161,7 @@ __all__ = [
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
+    "Measurement",
     "NotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
@@ -153,6 +169,7 @@ __all__ = [
     "RebaseFailedError",
     "Repository",
     "RepositoryConfig",
+    "RetentionPolicy",
     "S3Credentials",
     "S3Options",
     "S3StaticCredentials",
@@ -163,6 +180,7 @@ __all__ = [
     "StorageError",
     "StorageRetriesSettings",
     "StorageSettings",
+    "VerifyReport",
     "VersionSelection",
     "VirtualChunkContainer",
     "VirtualChunkSpec",
@@ -245,6 +263,11 @@ def __getattr__(name: str) -> Any:
 add_async_twins(
     Repository,
     (
+        "total_chunks_storage",
+        "rewrite_manifests",
+        "garbage_collect",
+        "expire_snapshots",
+        "chunk_storage_stats",
         "create",
         "create_branch",
         "create_tag",
@@ -268,7 +291,6 @@ add_async_twins(
         "writable_session",
     ),
 )
-add_async_twins(
-    Session,
-    ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "merge", "rebase"),
-)
+_TWINS = ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "rebase")
+add_async_twins(ForkSession, _TWINS)
+add_async_twins(Session, (*_TWINS, "merge"))

@@ -407,7 +407,11 @@ class BaseRepository(Maintenance, Generic[AnySession]):
         )
 
     def _existing(self, snapshot_id: str) -> SnapshotId:
-        return self._engine.assets.snapshot(self._parse(snapshot_id)).id
+        """A snapshot that is stored right now; a cached one may have been collected since."""
+        identity = self._parse(snapshot_id)
+        if self.storage.head(self._engine.ledger.layout.snapshot(identity)) is None:
+            self._engine.assets.forget_snapshot(identity)
+        return self._engine.assets.snapshot(identity).id
 
     def _parse(self, snapshot_id: str) -> SnapshotId:
         try:

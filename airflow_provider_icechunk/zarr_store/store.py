@@ -25,6 +25,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, ReadOnlyError
 from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Payload, Virtual
+from airflow_provider_icechunk.repository.async_twins import add_async_twins
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.virtual.locations import parse_location
@@ -443,3 +444,6 @@ def _buffer(data: bytes | None, prototype: BufferPrototype | None) -> Buffer | N
     if data is None:
         return None
     return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+
+
+add_async_twins(IcechunkStore, ("set_virtual_ref", "set_virtual_refs", "set_virtual_refs_arr"))

@@ -20,8 +20,8 @@ _RLE, _COMPRESSED = 1, 2
 
 
 def compress(payload: bytes | bytearray | memoryview, *, level: int) -> bytes:
-    """One frame with its content size in the header."""
-    return zstandard.ZstdCompressor(level=level).compress(payload)
+    """One frame with its content size in the header and a checksum, so that rot is noticed."""
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(payload)
 
 
 def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
