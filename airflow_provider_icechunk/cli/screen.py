@@ -46,11 +46,12 @@ class Screen:
     inp: TextIO
 
     def show(self, report: Report, *, as_json: bool) -> None:
-        """Print a result."""
+        """Print a result, all of it: a reader that went away is noticed here."""
         if as_json:
             self.out.write(to_json(report.json) + "\n")
-            return
-        _print(self.out, report.body)
+        else:
+            _print(self.out, report.body)
+        self.out.flush()
 
     def complain(self, kind: str, message: str) -> None:
         """One line on standard error."""

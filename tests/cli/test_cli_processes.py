@@ -65,6 +65,21 @@ def test_an_error_has_no_traceback_and_output_that_nobody_can_encode_is_escaped(
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (1, "", 1)
 
 
+def test_a_reader_that_went_away_causes_no_noise(made: Made) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    answer = subprocess.run(
+        [sys.executable, "-m", "airflow_provider_icechunk", "log", str(made.path)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    os.close(writing)
+    assert (answer.returncode, answer.stderr) == (1, "")
+
+
 def test_the_command_line_needs_no_airflow(made: Made) -> None:
     answer = python("-c", WITHOUT_AIRFLOW, "tree", made.path, "--json")
     assert answer.returncode == 0, answer.stderr
