@@ -13,6 +13,9 @@ RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && un
 	PATH="$(CURDIR)/$(BIN):$$JAVA_HOME/bin:$$PATH" SPARK_LOCAL_IP=127.0.0.1 \
 	PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
 
+# The official library's second major version needs an interpreter of its own.
+OFFICIAL2 = ICECHUNK2_PYTHON="$$($(BIN)/python tools/official2.py)" && export ICECHUNK2_PYTHON &&
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long bench lint format docs setup constraints clean
 
@@ -26,14 +29,14 @@ demo: setup ## run the whole pipeline once on this machine: Airflow, Spark, a co
 	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.demo/airflow" $(BIN)/python tools/demo.py $(ARGS)
 
 test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
-	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" \
+	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" \
 		$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-long: setup ## the tests that take minutes
-	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long $(ARGS)
+	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long $(ARGS)
 
 bench: setup ## measure this machine and compare with the official library
-	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)
+	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)
 
 lint: setup ## ruff, its formatter, mypy and the import contracts
 	@$(BIN)/ruff check

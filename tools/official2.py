@@ -1,0 +1,83 @@
+"""Print an interpreter that has the official `icechunk` 2, which needs Python 3.12 or newer.
+
+Tests and benchmarks hold this package against both official major versions, and the second one
+cannot live in the environment of the first. `ICECHUNK2_PYTHON` names an interpreter that has it;
+otherwise one environment is made beside the main one from whatever new enough Python is found, with
+the standard library alone. Prints nothing, and says why on the error stream, where there is none:
+what needs it is then left out.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIABLE = "ICECHUNK2_PYTHON"
+FOLDER = ROOT / ".venv-icechunk2"
+REQUIREMENTS = ("icechunk==2.3.0", "zarr==3.4.2", "numpy==2.5.1", "xarray==2026.9.0")
+_NAMES = ("python3.12", "python3.13", "python3.14")
+_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12))"
+
+
+def main() -> int:
+    """Print the interpreter, if there is one or one can be made."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        print(named)
+        return 0
+    python, stamp = FOLDER / "bin" / "python", FOLDER / ".ready"
+    wanted = "\n".join(REQUIREMENTS)
+    if not (python.exists() and stamp.is_file() and stamp.read_text() == wanted):
+        base = find_python()
+        if base is None:
+            _say(f"no Python 3.12 or newer found: leaving out official icechunk 2 (see {VARIABLE})")
+            return 0
+        if not make(base):
+            _say("the environment for official icechunk 2 could not be made: leaving it out")
+            return 0
+        stamp.write_text(wanted)
+    print(python)
+    return 0
+
+
+def find_python() -> str | None:
+    """A new enough interpreter on PATH or in pyenv's folder, tried out.
+
+    A version manager has shims on PATH for versions that do not run, too.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    names = (sys.executable, *_NAMES, *map(str, sorted(pyenv.glob("versions/3.*/bin/python"))))
+    for name in names:
+        found = shutil.which(name)
+        if found and not _run([found, "-c", _NEW_ENOUGH]):
+            return found
+    return None
+
+
+def make(base: str) -> bool:
+    """Make the environment; whether it worked."""
+    _say(f"making {FOLDER.name} with {', '.join(REQUIREMENTS)} ...")
+    python = FOLDER / "bin" / "python"
+    uv = shutil.which("uv", path=str(ROOT / ".venv" / "bin"))
+    pip = [uv, "pip", "install", "-q", "--python"] if uv else []
+    install = [*pip, str(python)] if pip else [str(python), "-m", "pip", "install", "-q"]
+    return not (
+        _run([base, "-m", "venv", "--clear", str(FOLDER)]) or _run([*install, *REQUIREMENTS])
+    )
+
+
+def _run(command: list[str]) -> int:
+    try:
+        return subprocess.run(command, check=False, capture_output=True).returncode  # noqa: S603
+    except OSError:
+        return 1
+
+
+def _say(text: str) -> None:
+    print(f"[setup] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
