@@ -183,7 +183,6 @@ CALLS = {
     "flush a reader": lambda w: w.reader.flush("x"),
     "commit a fork": lambda w: w.session.fork().commit("x"),
     "flush a fork": lambda w: w.session.fork().flush("x"),
-    "rebase a fork": lambda w: w.session.fork().rebase(w.library.ConflictDetector()),
     "fork a reader": lambda w: w.reader.fork(),
     "merge no fork": lambda w: w.session.merge(w.session),
     # chunks
@@ -255,6 +254,10 @@ DIFFERENT = {
     "a key that cannot be": (
         lambda w: w.fetch("foo"),
         "Zarr wants nothing there, not an error",
+    ),
+    "rebase a fork": (
+        lambda w: w.session.fork().rebase(w.library.ConflictDetector()),
+        "refused: it would no longer stand on what its session can merge",
     ),
     "list below what is not there": (
         lambda w: w.keys("nope"),
