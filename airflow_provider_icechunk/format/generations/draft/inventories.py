@@ -132,7 +132,7 @@ def _chunk_files(refs: ChunkRefs, outside: NDArray[np.bool_]) -> Any:
     starts, places = refs.span[:, 0].astype(np.int64), ends[:-1]
     copy_spans(refs.heap, starts[virtual], text, places[virtual], sizes[virtual])
     ids = np.ascontiguousarray(refs.chunk_id[native])
-    names = np.stack([_HEX[ids >> 4], _HEX[ids & 15]], axis=2).reshape(len(ids), -1).tobytes()
+    names = np.stack([_HEX[ids >> 4], _HEX[ids & 15]], axis=2).tobytes()
     begin = np.arange(len(ids), dtype=np.int64) * _NAME
     copy_spans(names, begin, text, places[native], sizes[native])
     return _from_bytes(pa.string(), text.tobytes(), ends, outside)
