@@ -198,6 +198,7 @@ def test_an_environment_that_is_ready_is_used_as_it_is(
     assert environment.second_python(tmp_path) == python
 
 
+@pytest.mark.long
 @pytest.mark.seaweedfs
 def test_workloads_in_a_bucket_run_against_a_server_that_goes_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
