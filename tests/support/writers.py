@@ -237,3 +237,11 @@ def _write(path: Path, text: str) -> None:
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     draft.replace(path)
+
+
+def run_apart(calls: Sequence[tuple[Callable[..., None], tuple[object, ...]]]) -> None:
+    """Run functions at once, each in a process of its own, until all of them are done."""
+    running = [_started(target, args) for target, args in calls]
+    for process in running:
+        process.join()
+        assert process.exitcode == 0
