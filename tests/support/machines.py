@@ -253,6 +253,16 @@ class TwinMachine(Operations):
 
     @rule(message=st.text(max_size=5), metadata=JSON)
     def commit(self, message, metadata):
+        self.commit_and_compare(message, metadata)
+
+    @rule(number=st.integers(0, 99))
+    def change_and_commit(self, number):
+        """Commits that have something to say, because most sequences are short of them."""
+        self.change(set_attributes, "", {"n": number})
+        self.change(write, "g/a", 0, 1, number)
+        self.commit_and_compare("changed", {"n": number})
+
+    def commit_and_compare(self, message, metadata):
         self.both(lambda actor: plain_diff(actor.session.status()), agree_on_changes)
         self.both(lambda actor: actor.session.has_uncommitted_changes)
         branch = self.actors[0].session.branch
@@ -345,6 +355,17 @@ class SharedMachine(Operations):
     @precondition(lambda self: self.session.has_uncommitted_changes)
     @rule(actor=st.sampled_from(["ours", "official"]), message=st.text(max_size=5), metadata=JSON)
     def commit(self, actor, message, metadata):
+        self.commit_and_compare(actor, message, metadata)
+
+    @rule(actor=st.sampled_from(["ours", "official"]), number=st.integers(0, 99))
+    def change_and_commit(self, actor, number):
+        """Commits that have something to say, because most sequences are short of them."""
+        self.change(set_attributes, "", {"n": number})
+        self.change(write, "g/a", 0, 1, number)
+        if self.session.has_uncommitted_changes:
+            self.commit_and_compare(actor, "changed", {"n": number})
+
+    def commit_and_compare(self, actor, message, metadata):
         expected, status = view(self.session), plain_diff(self.session.status())
         parent, snapshot = self.session.snapshot_id, self.session.commit(message, metadata)
         for name, repo in self.repos.items():

@@ -260,3 +260,15 @@ def test_forks_made_before_changes_were_discarded_stand_on_other_ground(repo):
     write(2, 3)(clean.store)
     session.merge(clean)
     assert trees.values(session, "/a").tolist() == [0, 2, 3, 0, 0, 0]
+
+
+def test_chunks_cut_off_before_work_was_handed_out_stay_gone_after_a_resume(repo):
+    session = repo.writable_session("main")
+    write(slice(0, 6), 7)(session.store)
+    session.commit("full")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a").resize((2,))
+    resumed = repo.resume(session.work_unit("job").to_json())
+    zarr.open_array(resumed.store, path="a").resize((6,))
+    assert trees.values(resumed, "/a").tolist() == [7, 7, 0, 0, 0, 0]
+    assert trees.values(committed(repo, resumed), "/a").tolist() == [7, 7, 0, 0, 0, 0]
