@@ -122,11 +122,25 @@ def _bodies(pairs: Sequence[tuple[str, Any]], where: str) -> list[Any]:
         ) from None
 
 
-_ref = itemgetter("id", "offset", "length")
+def _bytes(value: object) -> bytes:
+    """Bytes from a list of numbers; of a number alone, Python would make that many zeros."""
+    if not isinstance(value, list):
+        raise TypeError
+    return bytes(value)
+
+
+_fields = itemgetter("id", "offset", "length")
+
+
+def _ref(body: Any) -> tuple[Any, ...]:
+    identity, offset, length = _fields(body)
+    return _bytes(identity), offset, length
+
+
 _BODIES: dict[str, Callable[[Any], Any]] = {
-    "Ref": lambda body: (bytes(_ref(body)[0]), *_ref(body)[1:]),
+    "Ref": _ref,
     "Virtual": itemgetter("location", "offset", "length"),
-    "Inline": bytes,
+    "Inline": _bytes,
 }
 
 

@@ -1,0 +1,173 @@
+"""Files of September 2024, built by hand from what is known of them, read as documents."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import pytest
+from support.early import MANIFEST, PARENT, SNAPSHOT, number
+
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
+from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.format.ids import ChunkId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.references import Inline, Native, Virtual
+from airflow_provider_icechunk.repository.chunks import Wanted
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.base import Anything
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+
+CODEC = Alpha1Codec()
+CHUNK = ChunkId(bytes(range(48, 64)))
+ROOT = SnapshotId(bytes(range(64, 80)))
+TIME = "2024-09-19T10:00:00.5Z"
+ZARR: list[Any] = [
+    [4, 2],
+    "float64",
+    [2, 2],
+    "Slash",
+    {"Float64": float("nan")},
+    [["bytes", {"endian": "little"}], ["crc32c", None]],
+    None,
+    ["y", None],
+]
+
+
+def entry(identity: SnapshotId, time: str, message: str) -> list[Any]:
+    return [encode_base32(identity), time, message]
+
+
+def snapshot(
+    own: SnapshotId = SNAPSHOT, history: list[Any] | None = None, zarr: list[Any] = ZARR
+) -> bytes:
+    ref = [encode_base32(MANIFEST), [], []]
+    nodes = {
+        "/": [1, "/", {"Inline": {"title": "old"}}, "Group"],
+        "/a": [2, "/a", None, {"Array": [zarr, [ref]]}],
+    }
+    history = [entry(PARENT, "2024-09-19T09:00:00Z", "first")] if history is None else history
+    record = [len(history), len(history), history, entry(own, TIME, "m"), TIME, {"p": 1}, nodes]
+    data: bytes = msgpack.packb(record)
+    return data
+
+
+def manifest(location: Any = "s3://bucket/key") -> bytes:
+    rows = [
+        ([2, [0, 0]], {"Inline": b"\x00" * 32}),
+        ([2, [1, 0]], {"Ref": [encode_base32(CHUNK), 3, 32]}),
+        ([2, [1, 1]], {"Virtual": [location, 5, 6]}),
+    ]
+    # Keys are arrays, which msgpack does not pack from a dictionary.
+    packed = [msgpack.packb(key) + msgpack.packb(value) for key, value in rows]
+    return b"\x91" + bytes([0x80 | len(rows)]) + b"".join(packed)
+
+
+def test_a_snapshot_is_an_array_of_seven() -> None:
+    found = CODEC.decode_snapshot(snapshot(), SNAPSHOT, where="s/x.msgpack")
+    assert (found.parent_id, found.message, found.metadata) == (PARENT, "m", {"p": 1})
+    assert found.flushed_at == 1_726_740_000_500_000
+    assert json.loads(found.nodes["/"].user_data)["attributes"] == {"title": "old"}
+    array = found.nodes["/a"]
+    assert array.id == number(2)
+    fields = json.loads(array.user_data)
+    assert (fields["shape"], fields["fill_value"]) == ([4, 2], "NaN")
+    assert fields["codecs"][1] == {"name": "crc32c"}
+    assert array.array is not None
+    assert array.array.manifests[0].extents is None
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_the_parent_is_the_youngest_ancestor_in_either_order(newest_first: bool) -> None:
+    history = [
+        entry(PARENT, "2024-09-19T09:00:00Z", "second"),
+        entry(ROOT, "2024-09-19T08:00:00Z", "first"),
+    ]
+    data = snapshot(history=history if newest_first else history[::-1])
+    assert CODEC.decode_snapshot(data, SNAPSHOT, where="s/x").parent_id == PARENT
+
+
+def test_raw_bits_are_read() -> None:
+    zarr = [*ZARR[:1], {"rawbits": 16}, *ZARR[2:4], {"RawBits": [1, 2]}, *ZARR[5:]]
+    found = CODEC.decode_snapshot(snapshot(zarr=zarr), SNAPSHOT, where="s/x")
+    fields = json.loads(found.nodes["/a"].user_data)
+    assert (fields["data_type"], fields["fill_value"]) == ("r16", "AQI=")
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/key", {"Absolute": "s3://bucket/key"}])
+def test_a_manifest_is_a_map_by_node_and_coordinates(location: Any) -> None:
+    refs = CODEC.decode_manifest(manifest(location), MANIFEST, where="m/x").of(number(2), 2)
+    assert refs.find((0, 0)) == Inline(b"\x00" * 32)
+    assert refs.find((1, 0)) == Native(CHUNK, 3, 32)
+    assert refs.find((1, 1)) == Virtual("s3://bucket/key", 5, 6)
+
+
+def test_only_a_first_snapshot_may_have_another_id_inside() -> None:
+    found = CODEC.decode_snapshot(snapshot(ROOT, history=[]), SNAPSHOT, where="s/x")
+    assert (found.id, found.parent_id) == (SNAPSHOT, None)
+    with pytest.raises(FormatError, match="says it is"):
+        CODEC.decode_snapshot(snapshot(ROOT), SNAPSHOT, where="s/x")
+
+
+@pytest.mark.parametrize("cut", range(0, 120, 7))
+def test_cut_files_are_format_errors(cut: int) -> None:
+    with pytest.raises(FormatError):
+        CODEC.decode_snapshot(snapshot()[: -1 - cut], SNAPSHOT, where="s/x")
+    with pytest.raises(FormatError):
+        CODEC.decode_manifest(manifest()[: -1 - cut], MANIFEST, where="m/x")
+
+
+@pytest.fixture
+def repository() -> MemoryStorage:
+    """Two commits; the first snapshot lies under another name than its id."""
+    storage = MemoryStorage()
+    misnamed = SnapshotId(bytes(range(80, 96)))
+    history = [entry(ROOT, "2024-09-19T08:00:00Z", "Repository initialized")]
+    for key, data in {
+        f"s/{encode_base32(SNAPSHOT)}.msgpack": snapshot(history=history),
+        f"s/{encode_base32(misnamed)}.msgpack": snapshot(ROOT, history=[]),
+        f"m/{encode_base32(MANIFEST)}.msgpack": manifest(),
+        f"c/{encode_base32(CHUNK)}": b"abc" + bytes(range(32)),
+        "r/branch:main/ZZZZZZZZZZZZY.json": _ref(misnamed),
+        "r/branch:main/ZZZZZZZZZZZZW.json": _ref(SNAPSHOT),
+        "r/branch:main/notes.txt": b"",
+        "r/tag:v1/ref.json": _ref(SNAPSHOT),
+    }.items():
+        storage.put(key, data, expect=Anything())
+    return storage
+
+
+def _ref(identity: SnapshotId) -> bytes:
+    return json.dumps({"snapshot": encode_base32(identity)}).encode()
+
+
+def test_a_repository_of_that_time_can_be_read(repository: MemoryStorage) -> None:
+    repo = Repository.open(repository)
+    assert repo.spec_version == "alpha1"
+    assert repo.list_branches() == {"main"}
+    assert repo.list_tags() == {"v1"}
+    assert repo.lookup_tag("v1") == repo.lookup_branch("main") == encode_base32(SNAPSHOT)
+    assert [info.message for info in repo.ancestry(branch="main")] == ["m", "m"]
+    tree = repo.readonly_session("main").tree
+    native = tree.chunk("/a", (1, 0))
+    assert native is not None
+    assert tree.read([Wanted(native, 0, 32)]) == [bytes(range(32))]
+
+
+def test_a_repository_of_that_time_cannot_be_written(repository: MemoryStorage) -> None:
+    repo = Repository.open(repository)
+    before = dict(repository.objects)
+    session = repo.writable_session("main")
+    session.tree.put_document("/a", session.tree.array("/a").user_data.replace(b'"y"', b'"z"'))
+    for act in (
+        lambda: session.commit("no"),
+        lambda: repo.create_branch("b", encode_base32(SNAPSHOT)),
+        lambda: repo.create_tag("t", encode_base32(SNAPSHOT)),
+        lambda: repo.reset_branch("main", encode_base32(SNAPSHOT)),
+        repo.save_config,
+    ):
+        with pytest.raises(UnsupportedError, match="September 2024"):
+            act()
+    assert {key for key in repository.objects if key.startswith("r/")} == {
+        key for key in before if key.startswith("r/")
+    }
