@@ -71,6 +71,13 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
     RetentionPolicy,
 )
 from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
+from airflow_provider_icechunk.repository.operations_log import (
+    FeatureFlag,
+    RepoAvailability,
+    RepoStatus,
+    Update,
+    UpdateType,
+)
 from airflow_provider_icechunk.repository.session import ChunkType
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.virtual.credential_functions import (
@@ -114,7 +121,12 @@ from airflow_provider_icechunk.virtual.storages import (
     s3_storage,
     tigris_storage,
 )
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Repository, Session
+from airflow_provider_icechunk.zarr_store.sessions import (
+    ForkSession,
+    RearrangeSession,
+    Repository,
+    Session,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.zarr_store.store import IcechunkStore
@@ -144,6 +156,7 @@ __all__ = [
     "Credentials",
     "Diff",
     "ExpirationPlan",
+    "FeatureFlag",
     "ForkSession",
     "FormatError",
     "Fragment",
@@ -166,7 +179,10 @@ __all__ = [
     "ObjectStoreConfig",
     "OutcomeUnknownError",
     "Packing",
+    "RearrangeSession",
     "RebaseFailedError",
+    "RepoAvailability",
+    "RepoStatus",
     "Repository",
     "RepositoryConfig",
     "RetentionPolicy",
@@ -180,6 +196,8 @@ __all__ = [
     "StorageError",
     "StorageRetriesSettings",
     "StorageSettings",
+    "Update",
+    "UpdateType",
     "VerifyReport",
     "VersionSelection",
     "VirtualChunkContainer",
@@ -274,8 +292,13 @@ add_async_twins(
         "delete_branch",
         "delete_tag",
         "diff",
+        "disabled_feature_flags",
+        "enabled_feature_flags",
         "exists",
+        "feature_flags",
         "fetch_config",
+        "get_metadata",
+        "get_status",
         "inspect_snapshot",
         "list_branches",
         "list_tags",
@@ -285,12 +308,19 @@ add_async_twins(
         "open",
         "open_or_create",
         "readonly_session",
+        "rearrange_session",
         "reopen",
         "reset_branch",
         "save_config",
+        "set_feature_flag",
+        "set_metadata",
+        "set_status",
+        "update_metadata",
         "writable_session",
     ),
 )
-_TWINS = ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "rebase")
-add_async_twins(ForkSession, _TWINS)
-add_async_twins(Session, (*_TWINS, "merge"))
+for _session_class in (Session, ForkSession):
+    add_async_twins(
+        _session_class,
+        ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "merge", "rebase"),
+    )

@@ -12,6 +12,7 @@ from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.merging import Handed
 from airflow_provider_icechunk.repository.session import Session
 
 
@@ -23,6 +24,7 @@ class ForkSession(Session):
     ) -> None:
         super().__init__(engine, staged, branch=work.branch)
         self._work = work
+        self._handed[staged.id] = Handed(staged.id, staged, ChangeSet())
         self.tree.changes = changes or ChangeSet()
 
     @property

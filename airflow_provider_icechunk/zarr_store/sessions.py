@@ -16,6 +16,9 @@ from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.fork import ForkSession as CoreForkSession
 from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.rearranging import (
+    RearrangeSession as CoreRearrangeSession,
+)
 from airflow_provider_icechunk.repository.repository import BaseRepository
 from airflow_provider_icechunk.repository.session import Session as CoreSession
 from airflow_provider_icechunk.storage.base import Storage
@@ -32,6 +35,31 @@ class _WithStore(CoreSession):
         store = IcechunkStore(self)
         store._is_open = True
         return store
+
+    def merge(self, *others: CoreSession) -> None:
+        """Take over what forks of this session, or for a fork its siblings, changed.
+
+        All of it or, on an error, nothing.
+
+        Of a chunk that two of them wrote the later one's stays. Anything else that both sides
+        changed differently is refused.
+        """
+        forks: list[CoreForkSession] = []
+        for other in others:
+            if not isinstance(other, CoreForkSession):
+                raise TypeError(
+                    f"only forks can be merged, not a {type(other).__name__}; make them with "
+                    "`Session.fork`"
+                )
+            forks.append(other)
+        with self.tree.lock:
+            before = self.tree.changes
+            try:
+                for fork in forks:
+                    self.merge_changes(fork.work.staged, fork.hand_over())
+            except BaseException:
+                self.tree.changes = before
+                raise
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
@@ -64,29 +92,6 @@ class Session(_WithStore):
             self._work = self._work or work
             return ForkSession(self._engine, self._engine.assets.snapshot(work.staged), work)
 
-    def merge(self, *others: CoreSession) -> None:
-        """Take over what forks of this session changed; all of it or, on an error, nothing.
-
-        Of a chunk that two of them wrote the later one's stays. Anything else that both sides
-        changed differently is refused.
-        """
-        forks: list[CoreForkSession] = []
-        for other in others:
-            if not isinstance(other, CoreForkSession):
-                raise TypeError(
-                    f"only forks can be merged, not a {type(other).__name__}; make them with "
-                    "`Session.fork`"
-                )
-            forks.append(other)
-        with self.tree.lock:
-            before = self.tree.changes
-            try:
-                for fork in forks:
-                    self.merge_changes(fork.work.staged, fork.hand_over())
-            except BaseException:
-                self.tree.changes = before
-                raise
-
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.read_only:
             raise ValueError(
@@ -94,6 +99,10 @@ class Session(_WithStore):
                 "pickle forks made with `Session.fork`, or work units"
             )
         return (_reader, (_origin(self._engine), self.snapshot_id))
+
+
+class RearrangeSession(_WithStore, CoreRearrangeSession):
+    """A session that moves nodes, with a Zarr store to read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +138,13 @@ class Repository(BaseRepository[Session]):
     """A repository whose sessions have Zarr stores."""
 
     session_class = Session
+
+    def rearrange_session(self, branch: str) -> RearrangeSession:
+        """A session that gives nodes at the head of `branch` other paths; generation `2` only."""
+        base = self._engine.assets.snapshot(self._branch_head(branch))
+        return RearrangeSession(
+            self._engine, base, branch=branch, metadata=self._default_commit_metadata
+        )
 
     def resume(self, work: WorkUnit | Mapping[str, Any] | str) -> Session:
         """The session that handed out `work`, in another process or after a restart."""

@@ -272,3 +272,19 @@ def test_chunks_cut_off_before_work_was_handed_out_stay_gone_after_a_resume(repo
     zarr.open_array(resumed.store, path="a").resize((6,))
     assert trees.values(resumed, "/a").tolist() == [7, 7, 0, 0, 0, 0]
     assert trees.values(committed(repo, resumed), "/a").tolist() == [7, 7, 0, 0, 0, 0]
+
+
+def test_forks_merge_into_each_other_before_they_are_merged_back() -> None:
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repo.writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(6,), chunks=(2,), dtype="i4")
+    session.commit("array")
+    session = repo.writable_session("main")
+    forks = [session.fork() for _ in range(3)]
+    for number, fork in enumerate(forks):
+        zarr.open_array(fork.store, path="a")[2 * number : 2 * number + 2] = number + 1
+    forks[0].merge(forks[1], forks[2])
+    session.merge(forks[0])
+    session.commit("merged")
+    array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    assert array[:].tolist() == [1, 1, 2, 2, 3, 3]
