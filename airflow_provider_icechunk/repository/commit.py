@@ -8,7 +8,7 @@ every array that the other side did not touch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import Kind, StorageError
@@ -27,6 +27,7 @@ from airflow_provider_icechunk.format.snapshot import (
     in_order,
 )
 from airflow_provider_icechunk.format.splitting import split_grid
+from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.documents import array_document
@@ -60,9 +61,18 @@ class Flusher:
     _written: dict[NodeId, Written] = field(default_factory=dict)
 
     def flush(
-        self, base: Snapshot, changes: ChangeSet, *, message: str, metadata: Metadata
+        self,
+        base: Snapshot,
+        changes: ChangeSet,
+        *,
+        message: str,
+        metadata: Metadata,
+        log: Callable[[TransactionLog], TransactionLog] | None = None,
     ) -> Snapshot:
-        """Store manifests, log and snapshot of a child of `base`. No reference moves."""
+        """Store manifests, log and snapshot of a child of `base`. No reference moves.
+
+        :param log: gets the log of the changes and says which one to store.
+        """
         flushed_at = max(to_micros(self.world.now()), base.flushed_at + 1)
         written = self._write_manifests(base, changes)
         nodes = new_nodes(base, changes, {key: value.refs for key, value in written.items()})
@@ -77,7 +87,8 @@ class Flusher:
             nodes=nodes,
             manifest_files=self._used(nodes.values(), files),
         )
-        self.assets.store_commit(snapshot, changes.log(snapshot.id))
+        changed = changes.log(snapshot.id)
+        self.assets.store_commit(snapshot, changed if log is None else log(changed))
         self.assets.storage.settle()
         return snapshot
 

@@ -37,6 +37,7 @@ from airflow_provider_icechunk.repository.inspection import snapshot_json
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger, Trust
 from airflow_provider_icechunk.repository.maintenance.face import Maintenance
+from airflow_provider_icechunk.repository.operations import Operations
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World, to_micros
 from airflow_provider_icechunk.storage.base import HasEndpoint, Storage, Version
@@ -48,7 +49,7 @@ Authorization = Mapping[str, AnyCredential | None]
 """URL prefixes of virtual chunks that may be read, and as whom."""
 
 
-class BaseRepository(Maintenance, Generic[AnySession]):
+class BaseRepository(Maintenance, Operations, Generic[AnySession]):
     """References, history and sessions of one repository. Use `create`, `open` or both in one.
 
     Subclasses say which session class they hand out.

@@ -25,6 +25,7 @@ from airflow_provider_icechunk.format.fragments import Fragment
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.references import Inline, Native, RefKind, Virtual
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.conflicts import (
@@ -271,6 +272,37 @@ class Session:
                 raise
             landed = any(commit.id == snapshot.id for commit in path)
             return Moved() if landed else Behind(head)
+
+    def amend(
+        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
+    ) -> str:
+        """Add the changes to the newest commit of the branch; returns the id that replaces it.
+
+        Only in generation `2`, and not for the first snapshot. The session is read-only then.
+        """
+        with self.tree.lock:
+            self.tree.check_writable()
+            assert self._branch is not None
+            if not allow_empty and self.tree.changes.is_empty():
+                raise SessionError(
+                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
+                )
+            self._engine.conditions.check()
+            self._engine.clock.check()
+            self.tree.writer.flush()
+            outcome = amend(
+                self._engine,
+                self._flusher,
+                branch=self._branch,
+                base=self.tree.base,
+                changes=self.tree.changes,
+                message=message,
+                metadata=self._default_metadata | dict(metadata or {}),
+            )
+            if isinstance(outcome, Behind):
+                raise self._lost_race(self.tree.base.id, outcome.actual, 1)
+            self._finish(outcome)
+            return self._engine.show(outcome.id)
 
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch names; the session is read-only then."""
