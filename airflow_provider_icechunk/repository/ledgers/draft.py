@@ -267,13 +267,12 @@ class DraftLedger:
             changed, result = apply(state)
             if changed is None:
                 return result
+            following = changed.next()
             outcome = self.storage.put(
-                STATE_KEY,
-                encode_state(changed.next()),
-                expect=Exactly(version),
-                content_type=_JSON,
+                STATE_KEY, encode_state(following), expect=Exactly(version), content_type=_JSON
             )
             if isinstance(outcome, Written):
+                self._remember(following)
                 return result
         raise ConflictError(
             f"{STATE_KEY} of {self.storage.location} was replaced {_TRIES} times while it was "
@@ -309,9 +308,12 @@ class DraftLedger:
                 f"{state.generation}: an old copy was put in its place. Open the repository anew "
                 "to work with that copy"
             )
+        self._remember(state)
+        return state, found.version
+
+    def _remember(self, state: State) -> None:
         self._newest = max(self._newest, state.generation)
         self._entries = dict(state.snapshots)
         for entry in state.snapshots.values():
             if entry.structure_file != parquet_name(entry.id):
                 self.layout.names[entry.id] = entry.structure_file
-        return state, found.version

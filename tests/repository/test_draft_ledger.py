@@ -1,0 +1,314 @@
+"""The state of `draft`: one document, swapped as a whole, in which every change counts once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from support.arrays import GROUP, array, contents, put
+from support.early import PARENT, SNAPSHOT, snapshot_of
+
+from airflow_provider_icechunk.exceptions import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.draft.state import MESSAGE, decode_state
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.ledgers import open_ledger
+from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger, Moved, Trust
+from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.base import Anything, Storage
+from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.testing.storages import every_crash
+
+TEXT = str(UUID(bytes=SNAPSHOT))
+
+
+@pytest.fixture(params=["memory", "local"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path, durable=False)
+
+
+@pytest.fixture
+def ledger(storage: Storage) -> DraftLedger:
+    ledger = DraftLedger(storage)
+    assert ledger.initialize(snapshot_of(id=SNAPSHOT))
+    return ledger
+
+
+def identity(number: int) -> SnapshotId:
+    return SnapshotId(number.to_bytes(16, "big"))
+
+
+def state(storage: Storage) -> dict[str, Any]:
+    found = storage.get("state.json")
+    assert found is not None
+    value: dict[str, Any] = json.loads(found.data)
+    return value
+
+
+def save(storage: Storage, value: dict[str, Any]) -> None:
+    storage.put("state.json", json.dumps(value).encode(), expect=Anything())
+
+
+def test_it_is_the_ledger_of_its_generation(storage: Storage) -> None:
+    ledger: Ledger = open_ledger(Generation.DRAFT, storage)
+    assert ledger.generation is ledger.codec.generation is Generation.DRAFT
+
+
+def test_the_document_has_the_members_of_the_sketch(ledger: DraftLedger) -> None:
+    value = state(ledger.storage)
+    UUID(value.pop("id"))
+    assert value == {
+        "generation": 1,
+        "snapshots": [
+            {
+                "snapshot-id": TEXT,
+                "parent-snapshot-id": None,
+                "timestamp-ms": 1_726_650_000_123,
+                "structure-file": f"{SNAPSHOT.hex()}.parquet",
+                "properties": {
+                    "author": "someone",
+                    "nested": {"list": [1, None, "x"]},
+                    "commit-message": "a message",
+                },
+            }
+        ],
+        "refs": {"main": {"name": "main", "snapshot-id": TEXT, "type": "branch"}},
+    }
+
+
+def test_every_change_counts_once(ledger: DraftLedger) -> None:
+    assert ledger.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT)) == Moved()
+    ledger.create_branch("b", SNAPSHOT)
+    ledger.create_tag("t", PARENT)
+    ledger.reset_branch("b", PARENT, SNAPSHOT)
+    ledger.delete_branch("b")
+    ledger.delete_tag("t")
+    assert state(ledger.storage)["generation"] == 7
+    assert ledger.commit("main", SNAPSHOT, snapshot_of(id=identity(1))) == Behind(PARENT)
+    assert ledger.create_branch("main", PARENT) is Creation.EXISTS
+    assert not ledger.delete_branch("b")
+    assert state(ledger.storage)["generation"] == 7, "what changes nothing writes nothing"
+    listed = [one["snapshot-id"] for one in state(ledger.storage)["snapshots"]]
+    assert listed == [TEXT, str(UUID(bytes=PARENT))]
+
+
+def test_a_commit_that_landed_is_recognised(ledger: DraftLedger) -> None:
+    child = snapshot_of(id=PARENT, parent=SNAPSHOT)
+    assert ledger.commit("main", SNAPSHOT, child) == Moved()
+    assert ledger.commit("main", SNAPSHOT, child) == Moved()
+    assert state(ledger.storage)["generation"] == 2
+
+
+def test_branches_and_tags_share_one_list_of_names(ledger: DraftLedger) -> None:
+    assert ledger.create_tag("v1", SNAPSHOT) is Creation.CREATED
+    assert ledger.create_tag("v1", SNAPSHOT) is Creation.EXISTS
+    with pytest.raises(AlreadyExistsError, match="share one list"):
+        ledger.create_branch("v1", SNAPSHOT)
+    with pytest.raises(AlreadyExistsError, match="share one list"):
+        ledger.create_tag("main", SNAPSHOT)
+    assert (ledger.tags(), ledger.branches()) == ({"v1": SNAPSHOT}, {"main": SNAPSHOT})
+
+
+def test_the_name_of_a_deleted_tag_is_never_free_again(ledger: DraftLedger) -> None:
+    ledger.create_tag("v1", SNAPSHOT)
+    assert ledger.delete_tag("v1")
+    assert not ledger.delete_tag("v1")
+    fresh = DraftLedger(ledger.storage)
+    assert fresh.create_tag("v1", SNAPSHOT) is Creation.WAS_DELETED
+    assert (fresh.tag("v1"), fresh.deleted_tags()) == (None, ["v1"])
+
+
+def test_a_reference_to_a_snapshot_that_is_nowhere_is_refused(ledger: DraftLedger) -> None:
+    with pytest.raises(NotFoundError):
+        ledger.create_branch("b", PARENT)
+    assert state(ledger.storage)["generation"] == 1
+
+
+def test_of_many_racing_commits_on_one_branch_one_wins_and_other_branches_are_kept(
+    ledger: DraftLedger,
+) -> None:
+    names = ["main", "main", "x", "y"]
+    for name in ("x", "y"):
+        ledger.create_branch(name, SNAPSHOT)
+    heads = dict.fromkeys(names, SNAPSHOT)
+    for round_ in range(8):
+        barrier = threading.Barrier(len(names))
+        outcomes: dict[int, Moved | Behind] = {}
+
+        def run(
+            number: int,
+            name: str,
+            own: SnapshotId,
+            base: SnapshotId,
+            barrier: threading.Barrier = barrier,
+            outcomes: dict[int, Moved | Behind] = outcomes,
+        ) -> None:
+            other = DraftLedger(ledger.storage)
+            barrier.wait()
+            outcomes[number] = other.commit(name, base, snapshot_of(id=own, parent=base))
+
+        ids = [identity(100 * round_ + n + 1) for n in range(len(names))]
+        threads = [
+            threading.Thread(target=run, args=(number, name, ids[number], heads[name]))
+            for number, name in enumerate(names)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        won = [number for number in range(len(names)) if outcomes[number] == Moved()]
+        assert won[1:] == [2, 3], "one on main, and both others"
+        heads |= {names[number]: ids[number] for number in won}
+        assert ledger.branches() == heads
+    assert state(ledger.storage)["generation"] == 1 + 2 + 8 * 3
+
+
+def test_a_change_killed_at_any_call_is_whole_or_absent() -> None:
+    def prepare(storage: Storage) -> None:
+        DraftLedger(storage).initialize(snapshot_of(id=SNAPSHOT))
+
+    def commit(storage: Storage) -> None:
+        child = snapshot_of(id=PARENT, parent=SNAPSHOT)
+        DraftLedger(storage).commit("main", SNAPSHOT, child)
+
+    seen = set()
+    for point in every_crash(commit, prepare=prepare):
+        found = point.storage.get("state.json")
+        assert found is not None
+        document = decode_state(found.data)
+        head = document.named("branch")["main"]
+        assert head in document.snapshots
+        seen.add((head, document.generation))
+    assert seen == {(SNAPSHOT, 1), (PARENT, 2)}
+
+
+def test_a_state_that_went_back_is_not_built_upon(ledger: DraftLedger) -> None:
+    old = state(ledger.storage)
+    ledger.create_tag("v1", SNAPSHOT)
+    save(ledger.storage, old)
+    with pytest.raises(StorageError, match="went back from generation 2 to 1"):
+        ledger.create_tag("v2", SNAPSHOT)
+    assert DraftLedger(ledger.storage).tags() == {}, "opened anew, the copy is what there is"
+
+
+def test_a_state_without_references_has_its_newest_snapshot_as_main(ledger: DraftLedger) -> None:
+    ledger.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT, flushed_at=10**16))
+    value = state(ledger.storage)
+    del value["refs"]
+    save(ledger.storage, value)
+    assert ledger.branches() == {"main": PARENT}
+    ledger.create_tag("v1", SNAPSHOT)
+    assert state(ledger.storage)["refs"].keys() == {"main", "v1"}
+    assert ledger.branch("main") == PARENT
+
+
+def test_references_may_be_a_list_and_unknown_members_are_kept(ledger: DraftLedger) -> None:
+    value = state(ledger.storage)
+    value["refs"] = list(value["refs"].values())
+    value["comment"] = {"kept": True}
+    save(ledger.storage, value)
+    ledger.create_tag("v1", SNAPSHOT)
+    assert ledger.branches() == {"main": SNAPSHOT}
+    assert state(ledger.storage)["comment"] == {"kept": True}
+
+
+def test_it_cannot_do_without_conditional_writes(ledger: DraftLedger) -> None:
+    for trust in (Trust.NO_CREATE, Trust.NO_UPDATE, Trust.NOTHING):
+        with pytest.raises(UnsupportedError):
+            ledger.trusting(trust)
+
+
+def test_the_configuration_is_swapped(ledger: DraftLedger) -> None:
+    config = RepositoryConfig(inline_chunk_threshold_bytes=7)
+    assert ledger.save_config(config, None) is not None
+    assert ledger.save_config(config, None) is None
+    stored = ledger.config()
+    assert stored is not None
+    assert stored.config == config
+
+
+# through the engine
+
+
+@pytest.fixture
+def repo(storage: Storage) -> Repository:
+    repo = Repository.create(storage, spec_version="draft")
+    session = repo.writable_session("main")
+    session.tree.put_document("/", GROUP)
+    session.tree.put_document("/a", array([64], [1]))
+    put(session, "/a", (3,), b"three")
+    session.commit("start", metadata={"k": "v"})
+    return repo
+
+
+def test_a_structure_file_may_have_any_name(repo: Repository) -> None:
+    head = repo.lookup_branch("main")
+    value = state(repo.storage)
+    entry = next(one for one in value["snapshots"] if one["snapshot-id"] == head)
+    found = repo.storage.get(f"s/{entry['structure-file']}")
+    assert found is not None
+    repo.storage.delete([f"s/{entry['structure-file']}"])
+    repo.storage.put("s/structure of today", found.data, expect=Anything())
+    entry["structure-file"] = "structure of today"
+    save(repo.storage, value | {"generation": value["generation"] + 1})
+    opened = Repository.open(repo.storage)
+    assert opened.lookup_snapshot(head).message == "start"
+    assert contents(opened.readonly_session("main"))["/a[3]"] == b"three"
+
+
+def test_snapshots_are_named_by_random_uuids(repo: Repository) -> None:
+    ids = [UUID(info.id) for info in repo.ancestry(branch="main")]
+    assert [one.version for one in ids] == [4, 4]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_stored(repo: Repository) -> None:
+    before = {item.key for item in repo.storage.scan("")}
+    session = repo.writable_session("main")
+    for shape, chunks in (([65_536], [1]), ([65_535], [65_536])):
+        with pytest.raises(InvalidInputError, match="65535"):
+            session.tree.put_document("/wide", array(shape, chunks))
+    with pytest.raises(InvalidInputError, match="65535"):
+        session.tree.put_document("/a", array([70_000], [1]))
+    assert not session.has_uncommitted_changes
+    session.tree.put_document("/wide", array([65_535], [1]))
+    put(session, "/wide", (65_534,), b"last")
+    assert {item.key for item in repo.storage.scan("")} == before
+    session.commit("fits")
+    seen = contents(Repository.open(repo.storage).readonly_session("main"))
+    assert seen["/wide[65534]"] == b"last"
+
+
+def test_the_name_of_the_message_is_taken(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    put(session, "/a", (0,), b"x")
+    head = repo.lookup_branch("main")
+    with pytest.raises(InvalidInputError, match=MESSAGE):
+        session.commit("no", metadata={MESSAGE: "mine"})
+    assert repo.lookup_branch("main") == head
+
+
+def test_nodes_run_out(repo: Repository) -> None:
+    from airflow_provider_icechunk.repository.changes import ChangeSet
+    from airflow_provider_icechunk.repository.node_ids import NodeIds, number_id
+
+    ids = NodeIds(Generation.DRAFT, lambda size: bytes(size))
+    base = repo.readonly_session("main").tree.base
+    changes = ChangeSet()
+    first = ids.new(base, changes)
+    assert ids.new(base, changes) != first
+    ids._taken |= {number_id(number) for number in range(1 << 16)}
+    with pytest.raises(InvalidInputError, match="65536 nodes"):
+        ids.new(base, changes)
