@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,11 @@ class Move:
     is_array: bool
     source: str
     target: str
+
+
+def in_target_order(moves: Iterable[Move]) -> tuple[Move, ...]:
+    """Moves by the segments of their targets: `/a`, `/a/b`, `/a-b`; nodes of a snapshot differ."""
+    return tuple(sorted(moves, key=lambda move: move.target.encode().split(b"/")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,12 @@ from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 from airflow_provider_icechunk.format.generations.v1.logs import in_order
 from airflow_provider_icechunk.format.ids import NodeId
 from airflow_provider_icechunk.format.snapshot import Metadata, Snapshot
-from airflow_provider_icechunk.format.transactions import Coordinates, Move, TransactionLog
+from airflow_provider_icechunk.format.transactions import (
+    Coordinates,
+    Move,
+    TransactionLog,
+    in_target_order,
+)
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.engine import Engine
@@ -91,7 +96,7 @@ def compose_moves(older: tuple[Move, ...], newer: tuple[Move, ...]) -> tuple[Mov
     """
     sources = {move.node_id: move.source for move in older}
     latest = {move.node_id: move for move in (*older, *newer)}
-    return tuple(
+    return in_target_order(
         Move(node_id, move.is_array, source, move.target)
         for node_id, move in latest.items()
         if (source := sources.get(node_id, move.source)) != move.target

@@ -21,7 +21,7 @@ from airflow_provider_icechunk.exceptions import (
 from airflow_provider_icechunk.format.generations.v2.flags import Feature, is_enabled
 from airflow_provider_icechunk.format.names import ROOT, check_node_path, is_below, parent_path
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot, in_order
-from airflow_provider_icechunk.format.transactions import Move, TransactionLog
+from airflow_provider_icechunk.format.transactions import Move, TransactionLog, in_target_order
 from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
@@ -60,12 +60,11 @@ def moved(nodes: Mapping[str, Node], source: str, target: str) -> dict[str, Node
 def net_moves(before: Mapping[str, Node], after: Mapping[str, Node]) -> tuple[Move, ...]:
     """Nodes that have another path than before, in the order of their new paths' segments."""
     paths = {node.id: path for path, node in before.items()}
-    moves = [
+    return in_target_order(
         Move(node.id, not node.is_group, paths[node.id], path)
         for path, node in after.items()
         if paths[node.id] != path
-    ]
-    return tuple(sorted(moves, key=lambda move: move.target.encode().split(b"/")))
+    )
 
 
 class RearrangeSession(Session):

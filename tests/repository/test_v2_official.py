@@ -188,3 +188,42 @@ def test_nothing_is_rebased_over_their_moves(tmp_path):
         session.rebase(icechunk.BasicConflictSolver())
     (conflict,) = failed.value.conflicts
     assert conflict.conflict_type.name == "MoveOperationCannotBeRebased"
+
+
+def test_they_read_our_moves_amends_and_settings(tmp_path):
+    storage = icechunk.local_filesystem_storage(tmp_path)
+    repository = icechunk.Repository.create(storage, spec_version=2)
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("g/b", data=np.arange(6), chunks=(4,))
+    root.create_array("a", data=np.zeros((10, 20)), chunks=(3, 7))
+    root.create_group("g/e")
+    session.commit("first")
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="a", mode="r+")[0] = 4
+    session.amend("first, amended")
+    moving = repository.rearrange_session("main")
+    moving.move("/g", "/h")
+    moving.commit("moved")
+    moving = repository.rearrange_session("main")
+    moving.move("/h/e", "/e")
+    moving.amend("moved twice")
+    repository.set_metadata({"owner": "us", "list": [1, 2.5]})
+    repository.set_feature_flag("delete_tag", False)
+    read_only = icechunk.RepoStatus(
+        icechunk.RepoAvailability.read_only, limited_availability_reason="a while"
+    )
+    repository.set_status(read_only)
+
+    seen = theirs("read", tmp_path)
+    assert_same(seen, repository)
+    assert sorted(seen["moved"]) == [["/g", "/h"], ["/g/b", "/h/b"], ["/g/e", "/e"]]
+    assert [entry[2] for entry in seen["history"]][:2] == ["moved twice", "first, amended"]
+    assert seen["metadata"] == repository.metadata == {"owner": "us", "list": [1, 2.5]}
+    assert seen["flags"]["delete_tag"] is False
+    assert seen["status"].endswith("read_only")
+    assert seen["operations"] == [type(update.kind).__name__ for update in repository.ops_log()]
+
+    repository.set_status(icechunk.RepoStatus(icechunk.RepoAvailability.online))
+    seen = theirs("proceed", tmp_path)
+    assert_same(seen, repository)

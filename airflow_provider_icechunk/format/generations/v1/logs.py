@@ -9,7 +9,12 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
 from airflow_provider_icechunk.format.names import check_node_path
 from airflow_provider_icechunk.format.references import sort_keys
-from airflow_provider_icechunk.format.transactions import Coordinates, Move, TransactionLog
+from airflow_provider_icechunk.format.transactions import (
+    Coordinates,
+    Move,
+    TransactionLog,
+    in_target_order,
+)
 from airflow_provider_icechunk.format.wire.columns import batches
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
@@ -97,8 +102,7 @@ def _move(table: Table) -> Move:
 
 
 def _write_moves(writer: Writer, at: int, moves: tuple[Move, ...]) -> None:
-    """Moves in the order of the segments of their targets, unlike nodes in a snapshot."""
-    ordered = sorted(moves, key=lambda move: move.target.encode().split(b"/"))
+    ordered = in_target_order(moves)
     for link, move in zip(writer.references(at, len(ordered)), ordered, strict=True):
         writer.align(4)
         writer.link(link)
