@@ -93,10 +93,11 @@ def commit_session(
 
 def _find(repository: Repository, work: WorkUnit, token: str) -> SnapshotInfo | None:
     """The commit with a token between the base of a session and the head of its branch."""
-    from airflow_provider_icechunk.format.ids import encode_base32
+    from airflow_provider_icechunk.format.generations.base import Generation
+    from airflow_provider_icechunk.format.generations.identities import show_id
     from airflow_provider_icechunk.repository.session import TOKEN_KEY
 
-    base = encode_base32(work.base)
+    base = show_id(Generation(work.generation), work.base)
     for info in repository.ancestry(branch=work.branch):
         if info.id == base:
             return None

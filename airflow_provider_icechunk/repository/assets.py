@@ -185,6 +185,8 @@ class Assets:
         return self._put(self.ledger.layout.snapshot(snapshot.id), data, FileType.SNAPSHOT)
 
     def _put(self, key: str, data: bytes, kind: FileType) -> Put:
+        if not self.ledger.generation.marks_objects:
+            return Put(key, data)
         return Put(
             key,
             data,

@@ -194,6 +194,17 @@ def test_checksums_are_refused_when_they_are_given(storage: MemoryStorage) -> No
     assert again.tree.chunk("/a", (3,)) == Virtual("s3://b/k", 8, 4)
 
 
+def test_manifests_are_rewritten(storage: MemoryStorage) -> None:
+    repo = Repository.open(storage)
+    before = contents(repo.readonly_session("main"))
+    rewritten = repo.rewrite_manifests("tidy", branch="main")
+    assert repo.lookup_branch("main") == rewritten
+    repo = Repository.open(storage)
+    assert contents(repo.readonly_session("main")) == before
+    parent = repo.lookup_snapshot(rewritten).parent_id
+    assert repo.diff(from_snapshot_id=parent, to_branch="main").is_empty()
+
+
 MAINTENANCE: list[Callable[[Repository], object]] = [
     lambda repo: repo.garbage_collect(repo.storage.now()),
     lambda repo: repo.expire_snapshots(repo.storage.now()),

@@ -48,6 +48,11 @@ class Generation(StrEnum):
         return self not in _EARLY
 
     @property
+    def marks_objects(self) -> bool:
+        """Whether objects carry metadata of the store that says what they are."""
+        return self not in _EARLY
+
+    @property
     def lists_manifests(self) -> bool:
         """Whether a snapshot says how large its manifests are."""
         return self not in _EARLY

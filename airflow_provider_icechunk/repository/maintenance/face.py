@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_icechunk.format.ids import encode_base32
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.maintenance.collect import collect
 from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
@@ -55,7 +54,7 @@ class Maintenance:
             older_than, keep_last, delete_expired_branches, delete_expired_tags
         )
         plan = expire(self._engine, policy, dry_run=dry_run)
-        return {encode_base32(identity) for identity in plan.released}
+        return {self._engine.show(identity) for identity in plan.released}
 
     def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
         """What expiring by `policy` would do, reference by reference. Changes nothing."""
@@ -142,6 +141,6 @@ class Maintenance:
         rules it was made.
         """
         details = self._default_commit_metadata | dict(metadata or {})
-        return encode_base32(
+        return self._engine.show(
             rewrite_manifests(self._engine, message, branch=branch, metadata=details)
         )

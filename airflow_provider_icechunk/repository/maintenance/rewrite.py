@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError
 from airflow_provider_icechunk.format.config import ManifestConfig, RepositoryConfig
 from airflow_provider_icechunk.format.config_codec import config_to_tree
-from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.engine import Engine
@@ -48,7 +48,7 @@ def rewrite_manifests(
     raise ConflictError(
         f"branch {branch!r} moved {_TRIES} times while its manifests were rewritten; try again "
         "when it is quieter",
-        actual_parent=None if head is None else encode_base32(head),
+        actual_parent=None if head is None else engine.show(head),
         kind=Kind.ATTEMPTS_EXHAUSTED,
     )
 
