@@ -109,6 +109,11 @@ def test_only_a_first_snapshot_may_have_another_id_inside() -> None:
         CODEC.decode_snapshot(snapshot(ROOT), SNAPSHOT, where="s/x")
 
 
+def test_snapshots_without_identity_are_named_as_what_they_are() -> None:
+    with pytest.raises(UnsupportedError, match="18 September 2024"):
+        CODEC.decode_snapshot(msgpack.packb([{}]), SNAPSHOT, where="s/x")
+
+
 @pytest.mark.parametrize("cut", range(0, 120, 7))
 def test_cut_files_are_format_errors(cut: int) -> None:
     with pytest.raises(FormatError):

@@ -138,6 +138,23 @@ def test_numbers_of_nodes_that_clash_are_changed_by_a_rebase(storage: MemoryStor
     assert session.tree.array("/x").id != session.tree.array("/y").id
 
 
+def test_numbers_of_nodes_that_clash_are_changed_when_forks_are_merged(
+    storage: MemoryStorage,
+) -> None:
+    session = api.Repository.open(storage).writable_session("main")
+    forks = [session.fork() for _ in range(2)]
+    for name, fork in zip("xy", forks, strict=True):
+        fork.tree.node_ids._entropy = lambda size: bytes(size - 1) + b"\x05"
+        zarr.create_array(fork.store, name=name, shape=(2,), chunks=(1,), dtype="u1")[:] = ord(name)
+    assert forks[0].tree.array("/x").id == forks[1].tree.array("/y").id
+    session.merge(*forks)
+    session.commit("merged")
+    store = api.Repository.open(storage).readonly_session("main").store
+    for name in "xy":
+        values = np.asarray(zarr.open_array(store, path=name, mode="r")[...])
+        assert values.tolist() == [ord(name)] * 2
+
+
 def test_workers_hand_back_fragments(storage: MemoryStorage) -> None:
     repo = api.Repository.open(storage)
     session = repo.writable_session("main")

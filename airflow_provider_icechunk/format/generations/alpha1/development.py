@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.generations.alpha1.manifests import Entries
 from airflow_provider_icechunk.format.ids import EARLY_OBJECT_ID_SIZE, decode_base32
 from airflow_provider_icechunk.format.wire import messagepack as mp
@@ -33,7 +33,12 @@ def is_message_pack(data: bytes) -> bool:
 
 def snapshot_document(data: bytes, *, where: str) -> dict[str, Any]:
     """The document of a snapshot that is stored as an array of seven items."""
-    items = mp.as_array(mp.unpack(data, where=where), "the snapshot", where=where, sizes=(7,))
+    items = mp.as_array(mp.unpack(data, where=where), "the snapshot", where=where, sizes=(1, 7))
+    if len(items) == 1:
+        raise UnsupportedError(
+            f"{where}: a snapshot of before 18 September 2024, which says neither its id nor its "
+            "history; such files are not read"
+        )
     total, parents, history, own, started_at, properties, nodes = items
     entries = mp.as_array(history, "the history", where=where)
     return {
