@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     begin = time.monotonic()
     measurements, runner = _measure(planned, options.folder, options.profile)
     _print_goals(measurements)
+    for text in report.uneven(runner.versions):
+        print(f"Careful: {text}")
     whole = not options.quick and not options.only
     results = options.results or (ROOT / "benchmarks" if whole else None)
     if results is not None:

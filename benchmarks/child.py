@@ -48,6 +48,7 @@ def main(order: dict[str, Any]) -> None:
 
 def measure(workload: Workload, case: Case, profile: str | None = None) -> dict[str, Any]:
     """Set up, run with the clock on, and check the result."""
+    case.import_everything()
     state = workload.setup(case)
     gc.collect()
     reset_peak()

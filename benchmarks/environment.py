@@ -10,7 +10,8 @@ from pathlib import Path
 
 VARIABLE = "ICECHUNK2_PYTHON"
 FOLDER = ".venv-icechunk2"
-REQUIREMENTS = ("icechunk==2.3.0", "zarr==3.4.2", "numpy==2.5.1")
+REQUIREMENTS = ("icechunk==2.3.0", "zarr==3.1.6", "numpy==2.4.6", "numcodecs==0.16.6")
+"""All but the first as in `constraints.txt`: releases of Zarr differ more than the contenders."""
 _CANDIDATES = ("python3.12", "python3.13", "python3.14")
 _OLD_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12))"
 

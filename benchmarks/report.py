@@ -213,6 +213,17 @@ def page(
     return "\n\n".join(parts) + "\n"
 
 
+def uneven(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What others than the contenders differ in, which would be measured along with them."""
+    found = []
+    for package in ("zarr", "numpy"):
+        texts = {TITLES[who]: named[package] for who, named in versions.items() if package in named}
+        if len(set(texts.values())) > 1:
+            listed = ", ".join(f"{who}: {text}" for who, text in texts.items())
+            found.append(f"{package} is not the same everywhere ({listed}): ratios include that")
+    return found
+
+
 def _machine(
     versions: Mapping[str, Mapping[str, str]],
     found: Mapping[tuple[str, int, str], Figure],
@@ -233,6 +244,7 @@ def _machine(
         hidden = "icechunk" if contender in (OURS, "zarr") else ""
         named = ", ".join(f"{name} {text}" for name, text in packages.items() if name != hidden)
         lines.append(f"- {TITLES[contender]}: {named}")
+    lines += [f"- Careful: {text}" for text in uneven(versions)]
     return "\n".join(lines)
 
 

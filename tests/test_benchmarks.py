@@ -198,6 +198,20 @@ def test_an_environment_that_is_ready_is_used_as_it_is(
     assert environment.second_python(tmp_path) == python
 
 
+def test_the_second_environment_has_the_same_zarr_as_the_first() -> None:
+    constraints = (Path(__file__).parent.parent / "constraints.txt").read_text().splitlines()
+
+    assert [pin for pin in environment.REQUIREMENTS[1:] if pin not in constraints] == []
+
+
+def test_different_releases_of_zarr_are_pointed_out() -> None:
+    same = {OURS: {"zarr": "1", "icechunk": "1"}, OFFICIAL_2: {"zarr": "1", "icechunk": "2"}}
+
+    assert report.uneven(same) == []
+    (text,) = report.uneven(same | {OFFICIAL_2: {"zarr": "2"}})
+    assert "zarr is not the same" in text
+
+
 @pytest.mark.long
 @pytest.mark.seaweedfs
 def test_workloads_in_a_bucket_run_against_a_server_that_goes_away(

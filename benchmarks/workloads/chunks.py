@@ -49,7 +49,7 @@ def _write(case: Case, state: tuple[Any, Any, Any]) -> None:
 
 def _written(case: Case, state: tuple[Any, Any, Any], result: None) -> None:
     del result
-    _same(case, state[2], _read(case, _imported(case)))
+    _same(case, state[2], _read(case, _storage(case)))
 
 
 def _filled(chunk: int) -> Callable[[Case], None]:
@@ -61,10 +61,7 @@ def _filled(chunk: int) -> Callable[[Case], None]:
     return prepare
 
 
-def _imported(case: Case) -> Any:
-    import zarr
-
-    del zarr
+def _storage(case: Case) -> Any:
     return None if case.contender == ZARR else case.storage()
 
 
@@ -102,7 +99,7 @@ WORKLOADS = (
         goals=(Goal(0.15),),
         place="s3",
         prepare=_filled(16 * KIB),
-        setup=_imported,
+        setup=_storage,
         run=_read,
         check=_is_noise,
         repeatable=True,
@@ -124,7 +121,7 @@ WORKLOADS = (
         goals=(Goal(0.8),),
         place="s3",
         prepare=_filled(MIB),
-        setup=_imported,
+        setup=_storage,
         run=_read,
         check=_is_noise,
         repeatable=True,
@@ -155,7 +152,7 @@ WORKLOADS = (
         sizes=(16, 64, 256),
         goals=(Goal(1.0), Goal(1.1, against=(ZARR,))),
         prepare=_filled(4 * MIB),
-        setup=_imported,
+        setup=_storage,
         run=_read,
         check=_is_noise,
         repeatable=True,

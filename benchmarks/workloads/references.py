@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.model import OFFICIAL_1, OFFICIAL_2, Case, Goal, Workload
+from benchmarks.model import OFFICIAL_1, OFFICIAL_2, Case, Goal, Workload, nothing
 from benchmarks.workloads.arrays import (
     locations,
     make_array,
@@ -75,13 +75,6 @@ def _is_noise(case: Case, state: None, result: Any) -> None:
     assert (result == noise(CHUNK)).all()
 
 
-def _imported(case: Case) -> None:
-    import zarr
-
-    del zarr
-    case.storage()
-
-
 WORKLOADS = (
     Workload(
         name="virtual-set",
@@ -112,7 +105,7 @@ WORKLOADS = (
         sizes=(10_000, 100_000, 1_000_000),
         goals=(Goal(1.0),),
         prepare=_full_repository,
-        setup=_imported,
+        setup=nothing,
         run=_read_one,
         check=_is_noise,
         repeatable=True,
