@@ -8,7 +8,8 @@ of them appears at that very moment, it is put back before anything below it is 
 
 What remains is age: the chunks of a running session, or of a snapshot that was flushed but never
 named, are protected only by being younger than the limit. Choose a limit older than the longest
-session. And these generations have one gap left: a process that looked at a snapshot before it was
+session. Generation `2` closes the last gap by taking snapshots off its list before it deletes
+their files; the others have it: a process that looked at a snapshot before it was
 deleted and creates a reference to it after the collector looked for the last time.
 """
 
@@ -19,8 +20,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, StorageError
+from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo
+from airflow_provider_icechunk.format.generations.v2.repo_updates import Collect
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.maintenance.collect_plan import (
     OBJECTS,
     CollectionPlan,
@@ -59,6 +63,7 @@ class Collection:
         self._engine = engine
         self._live = Reachable(Loader(engine.storage, engine.ledger), limits)
         self._roots: Roots | None = None
+        self._old: frozenset[SnapshotId] = frozenset()
 
     def make_plan(
         self, older_than: datetime, *, minimum_age: timedelta | None = None
@@ -74,6 +79,7 @@ class Collection:
             for layer in OBJECTS
         }
         jobs = abandoned_jobs(storage.scan(JOBS), before)
+        self._old = frozenset(SnapshotId(one) for one in whole(listed[Layer.SNAPSHOTS].ids))
         self._refresh()
         return CollectionPlan(before, listed, jobs).without(self._live)
 
@@ -83,6 +89,9 @@ class Collection:
         Stops after the layer in which a delete failed; the summary says which keys and why.
         """
         summary = GCSummary(plan=plan)
+        if isinstance(self._engine.ledger, V2Ledger) and len(plan):
+            self._refresh()
+            strike_off(self._engine.ledger, plan.without(self._live).objects[Layer.SNAPSHOTS])
         for layer in Layer:
             if not len(plan.layer(layer)):
                 continue
@@ -106,7 +115,7 @@ class Collection:
             stored = list_objects(self._engine.storage, self._engine.ledger.layout.snapshots)
             self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
         for _ in range(_TRIES):
-            roots = read_roots(self._engine.ledger)
+            roots = read_roots(self._engine.ledger, self._old)
             if roots == self._roots:
                 return
             self._live.extend(roots.tips(), spare)
@@ -196,6 +205,25 @@ def collect(
     collection = Collection(engine, limits)
     plan = collection.make_plan(older_than, minimum_age=minimum_age)
     return as_if_done(plan) if dry_run else collection.carry_out(plan)
+
+
+def strike_off(ledger: V2Ledger, doomed: Listing) -> None:
+    """Take snapshots off the list of generation `2` before their files go: nothing can name them
+    from then on. Refuses, with nothing deleted, if something does by now.
+    """
+    drop = frozenset(SnapshotId(one) for one in whole(doomed.ids))
+
+    def has_no_heirs(info: RepoInfo) -> bool:
+        return not any(
+            record.parent_id in drop for one, record in info.snapshots.items() if one not in drop
+        )
+
+    refused = ledger.update(Collect(drop), accept=has_no_heirs)
+    if refused is not None:
+        raise MaintenanceError(
+            "a snapshot that was to be collected came into use meanwhile; nothing was deleted. "
+            "Try again"
+        )
 
 
 def _counted(summary: GCSummary, layer: Layer, outcome: _Outcome) -> GCSummary:

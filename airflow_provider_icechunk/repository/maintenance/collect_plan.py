@@ -129,11 +129,11 @@ class CollectionPlan:
 
 
 def live_ids(live: Reachable) -> dict[Layer, Ids]:
-    """What each layer must keep. A log lives as long as its snapshot."""
+    """What each layer must keep. A log lives as long as its snapshot, or one that needs it."""
     snapshots = live.snapshots()
     return {
         Layer.SNAPSHOTS: snapshots,
-        Layer.TRANSACTIONS: snapshots,
+        Layer.TRANSACTIONS: live.logs(),
         Layer.MANIFESTS: live.manifests(),
         Layer.CHUNKS: live.chunks(),
     }

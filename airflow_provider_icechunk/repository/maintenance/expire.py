@@ -6,7 +6,10 @@ and needs none: whoever races with it either reads the longer history or the sho
 on top of the snapshot names it by the id it keeps, and two expirations write the same parent. A
 process that dies in between leaves some lines shortened and others not.
 
-Deleting an expired branch has a gap that these generations cannot close: a commit that lands
+In generation `2` all of it is one conditional write of the list of snapshots, decided anew if
+somebody else wrote meanwhile.
+
+In the others, deleting an expired branch has a gap that cannot be closed: a commit that lands
 between the last look at the branch and its deletion is deleted with it.
 """
 
@@ -17,6 +20,11 @@ from dataclasses import replace
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
+from airflow_provider_icechunk.repository.maintenance.expire_list import (
+    expiration_of,
+    plan_for_list,
+)
 from airflow_provider_icechunk.repository.maintenance.idsets import whole
 from airflow_provider_icechunk.repository.maintenance.listing import list_objects
 from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
@@ -32,6 +40,8 @@ from airflow_provider_icechunk.repository.maintenance.walk import Roots, Walk, r
 
 def make_expiration_plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
     """Read the history of all references and decide. Writes nothing."""
+    if isinstance(engine.ledger, V2Ledger):
+        return plan_for_list(engine.ledger.info(), policy)
     check_generation(engine.ledger, "expiration")
     walk = Walk(Loader(engine.storage, engine.ledger))
     stored = list_objects(engine.storage, engine.ledger.layout.snapshots)
@@ -51,6 +61,10 @@ def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> None:
     collector may have deleted. A reference that moved since is not deleted.
     """
     if plan.is_empty:
+        return
+    if isinstance(engine.ledger, V2Ledger):
+        assert plan.policy is not None
+        engine.ledger.update(expiration_of(plan.policy))
         return
     for edit in plan.edits:
         if _still_needed(edit, read_roots(engine.ledger)):

@@ -65,9 +65,9 @@ class Loader:
 
 def check_generation(ledger: Ledger, what: str) -> None:
     """Refuse generations whose history is kept in a way that `what` does not know."""
-    if ledger.generation not in (Generation.V1, Generation.ALPHA):
+    if ledger.generation not in (Generation.V1, Generation.V2, Generation.ALPHA):
         raise UnsupportedError(
-            f"{what} works on repositories of generations `1` and `alpha`; this one is of "
+            f"{what} works on repositories of generations `1`, `2` and `alpha`; this one is of "
             f"generation `{ledger.generation}`"
         )
 

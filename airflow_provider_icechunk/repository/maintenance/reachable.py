@@ -70,6 +70,14 @@ class Reachable:
         """Ids of snapshot files, and so of their logs."""
         return self.walk.files()
 
+    def logs(self) -> Ids:
+        """Ids of logs: one per snapshot, and those of snapshots that expired before it."""
+        ledger = self._loader.ledger
+        names = [
+            log for identity in self.walk.links for log in (identity, *ledger.pruned_logs(identity))
+        ]
+        return of_bytes([*names, *whole(self.walk.files())])
+
     def manifests(self) -> Ids:
         """Ids of manifest files."""
         return self._manifests.ids()

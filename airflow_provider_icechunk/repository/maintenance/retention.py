@@ -75,7 +75,9 @@ class ExpirationPlan:
     edits: tuple[Edit, ...]
     released: frozenset[SnapshotId]
     """Snapshots judged expired, as the official library reports them: among them are heads that
-    stay because a branch or a tag names them."""
+    stay because a branch or a tag names them, except in generation `2`."""
+    policy: RetentionPolicy | None = None
+    """By what it was made, for a ledger that decides anew while it writes."""
 
     @property
     def is_empty(self) -> bool:

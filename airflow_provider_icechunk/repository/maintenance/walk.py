@@ -6,7 +6,7 @@ only ever grows: after references moved, `extend` adds what they reach now and r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.maintenance.idsets import DTYPE, Ids, of_bytes
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.storage.pool import run_all
@@ -31,15 +32,24 @@ class Roots:
 
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
+    listed: tuple[SnapshotId, ...] = ()
+    """Snapshots that stay although nothing names them, because they are listed and young."""
 
     def tips(self) -> list[SnapshotId]:
         """The snapshots named, each once."""
-        return list(dict.fromkeys([*self.tags.values(), *self.branches.values()]))
+        return list(dict.fromkeys([*self.tags.values(), *self.branches.values(), *self.listed]))
 
 
-def read_roots(ledger: Ledger) -> Roots:
-    """Branches and tags as they are now. Not one moment for all: read again before deleting."""
+def read_roots(ledger: Ledger, old: Collection[SnapshotId] | None = None) -> Roots:
+    """Branches and tags as they are now. Not one moment for all: read again before deleting.
+
+    Given the `old` snapshot files, those that generation `2` lists beside them are roots as well.
+    """
     try:
+        if isinstance(ledger, V2Ledger):
+            info = ledger.info()
+            young = () if old is None else tuple(one for one in info.snapshots if one not in old)
+            return Roots(info.branches, info.tags, young)
         return Roots(branches=ledger.branches(), tags=ledger.tags())
     except IcechunkError as error:
         raise MaintenanceError(

@@ -143,11 +143,13 @@ class Expire:
     """Microseconds since 1970 UTC."""
     delete_tags: bool = False
     delete_branches: bool = False
+    keep_last: int = 1
+    """How many snapshots of each branch that stays are kept however old they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Forget snapshots whose files are about to be deleted."""
+    """Forget snapshots whose files are about to be deleted; recorded also if none is listed."""
 
     drop: frozenset[SnapshotId]
 
@@ -371,6 +373,8 @@ def _expire(change: Expire, info: RepoInfo) -> Outcome:
     }
     kept = _bury(replace(info, branches=branches), tags)
     protected = {*kept.branches.values(), *kept.tags.values()}
+    for tip in kept.branches.values() if change.keep_last > 1 else ():
+        protected.update(found.id for found in lineage(info, tip)[: change.keep_last])
     released = {key for key in info.snapshots if is_old(key) and key not in protected}
     if not released and len(branches) == len(info.branches) and not tags:
         return Refused(Reason.UNCHANGED)
@@ -388,8 +392,6 @@ def _collect(change: Collect, info: RepoInfo) -> Outcome:
     drop = change.drop & info.snapshots.keys()
     if drop & {*info.branches.values(), *info.tags.values()}:
         return Refused(Reason.IN_USE)
-    if not drop:
-        return Refused(Reason.UNCHANGED)
     left: Mapping[SnapshotId, SnapshotRecord] = {
         key: _adopted(info, found, lambda ancestor: ancestor.id not in drop)
         if found.parent_id in drop
