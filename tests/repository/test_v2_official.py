@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,28 @@ def test_they_read_our_moves_amends_and_settings(tmp_path):
     repository.set_status(icechunk.RepoStatus(icechunk.RepoAvailability.online))
     seen = theirs("proceed", tmp_path)
     assert_same(seen, repository)
+
+
+def test_they_read_what_we_expired_and_collected(tmp_path):
+    storage = icechunk.local_filesystem_storage(tmp_path)
+    repository = icechunk.Repository.create(storage, spec_version=2)
+    session = repository.writable_session("main")
+    zarr.open_group(session.store, mode="a").create_array(
+        "a", data=np.zeros((10, 20)), chunks=(3, 7)
+    )
+    session.commit("start")
+    for row in range(4):
+        session = repository.writable_session("main")
+        zarr.open_array(session.store, path="a", mode="r+")[row] = row
+        session.commit(str(row))
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert len(repository.expire_snapshots(later)) == 4
+    assert repository.garbage_collect(later).snapshots_deleted == 4
+    seen = theirs("read", tmp_path)
+    assert_same(seen, repository)
+    assert [entry[2] for entry in seen["history"]] == ["3", "Repository initialized"]
+    assert seen["new"] == ["/", "/a"]
+    assert seen["operations"][:2] == ["GCRan", "ExpirationRan"]
+    assert_same(theirs("proceed", tmp_path), repository)
+    assert theirs("clean", tmp_path)["history"][-1][0] == FIRST
+    assert repository.verify().ok
