@@ -33,6 +33,10 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_provider_icechunk.operators.repository",
                     "airflow_provider_icechunk.operators.session",
                     "airflow_provider_icechunk.operators.commit",
+                    "airflow_provider_icechunk.operators.branch",
+                    "airflow_provider_icechunk.operators.tag",
+                    "airflow_provider_icechunk.operators.publish",
+                    "airflow_provider_icechunk.operators.maintenance",
                 ],
             }
         ],

@@ -91,6 +91,21 @@ def commit_session(
     return _committed(repository.lookup_snapshot(identity), work.branch, chunks=chunks)
 
 
+def abort_session(description: SessionDescription) -> int:
+    """Delete the fragments of a session; returns how many there were.
+
+    Where they are follows from the job's name, never from a key that came with the description.
+    """
+    from airflow_provider_icechunk.api import WorkUnit
+    from airflow_provider_icechunk.repository.jobs import JobFolder
+
+    repository = IcechunkHook(description.conn_id).open(description.repository)
+    folder = JobFolder(repository.storage, WorkUnit.from_json(description.work_unit).job)
+    writers = folder.writers()
+    repository.storage.delete([listed.key for listed in repository.storage.scan(folder.prefix)])
+    return len(writers)
+
+
 def _find(repository: Repository, work: WorkUnit, token: str) -> SnapshotInfo | None:
     """The commit with a token between the base of a session and the head of its branch."""
     from airflow_provider_icechunk.format.generations.base import Generation

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
+from airflow_provider_icechunk.operators.base import report_to_outlets
 from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_icechunk.api import ConflictSolver
-
-OnChunkConflict = Literal["fail", "ours", "theirs"]
-"""Whose chunk stays when another commit wrote the same one: nobody's, ours or theirs."""
-
 
 class IcechunkCommitOperator(BaseOperator):
     """Merge the fragments of a session and commit them once, however often the task is retried.
 
-    Returns `snapshot_id`, `parent_id`, `branch` and `chunks`.
+    Returns `snapshot_id`, `parent_id`, `branch` and `chunks`; the first three are also in the
+    events of assets that the task declares as outlets.
 
     :param session: what IcechunkOpenSessionOperator returned. (templated)
     :param message: commit message. (templated)
@@ -67,7 +64,7 @@ class IcechunkCommitOperator(BaseOperator):
             message=self.message,
             metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
             token=task_identity(context),
-            solver=_solver(self.on_chunk_conflict) if self.rebase else None,
+            solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
             writers=self.fragments,
         )
         self.log.info(
@@ -76,23 +73,13 @@ class IcechunkCommitOperator(BaseOperator):
             committed["branch"],
             committed["chunks"],
         )
+        report_to_outlets(
+            context,
+            self.outlets,
+            {
+                "snapshot_id": committed["snapshot_id"],
+                "parent_id": committed["parent_id"],
+                "branch": committed["branch"],
+            },
+        )
         return dict(committed)
-
-
-def _solver(on_chunk_conflict: str) -> ConflictSolver:
-    from airflow_provider_icechunk.api import (
-        BasicConflictSolver,
-        ConflictDetector,
-        VersionSelection,
-    )
-
-    match on_chunk_conflict:
-        case "fail":
-            return ConflictDetector()
-        case "ours":
-            return BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
-        case "theirs":
-            return BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
-    raise InvalidInputError(
-        f"on_chunk_conflict is 'fail', 'ours' or 'theirs', not {on_chunk_conflict!r}"
-    )

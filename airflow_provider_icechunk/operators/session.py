@@ -65,3 +65,33 @@ class IcechunkOpenSessionOperator(BaseOperator):
         work = session["work_unit"]
         self.log.info("Session on %s of %s at %s", self.branch, work["repository"], work["base"])
         return session
+
+
+class IcechunkAbortSessionOperator(BaseOperator):
+    """Throw away what the writers of a session left, so that it can never be committed.
+
+    Made to be the teardown of a pipeline that failed: branches are not touched, and a session that
+    was committed already loses nothing. Chunks that were written go with the garbage collection.
+    Returns `fragments`, how many there were.
+
+    :param session: what IcechunkOpenSessionOperator returned. (templated)
+    """
+
+    template_fields = ("session",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"session": "json"}
+    ui_color = "#d5ecf7"
+
+    def __init__(self, *, session: Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Delete the fragments."""
+        del context
+        from airflow_provider_icechunk.hooks.transactions import abort_session
+        from airflow_provider_icechunk.spark.specification import parse_session
+
+        session = self.session if isinstance(self.session, str) else dict(self.session)
+        fragments = abort_session(parse_session(session))
+        self.log.info("Threw away %d fragments", fragments)
+        return {"fragments": fragments}

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from support.airflow_contexts import make_context as context
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import (
@@ -22,18 +22,14 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
-from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
+from airflow_provider_icechunk.operators.session import (
+    IcechunkAbortSessionOperator,
+    IcechunkOpenSessionOperator,
+)
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.specification import parse_session
 
 FIELD = {"path": "field", "shape": [6], "chunks": [2], "dtype": "int32"}
-
-
-def context(task_id: str = "task", run_id: str = "run", try_number: int = 1) -> Any:
-    ti = SimpleNamespace(
-        dag_id="dag", run_id=run_id, task_id=task_id, map_index=-1, try_number=try_number
-    )
-    return {"ti": ti}
 
 
 @pytest.fixture
@@ -244,6 +240,23 @@ def test_declaring_again_keeps_grows_and_never_cuts(repository: Repository) -> N
         with pytest.raises(AlreadyExistsError) as caught:
             open_session(arrays=[{**FIELD, "shape": [8], **change}])
         assert caught.value.kind is Kind.NODE_EXISTS
+
+
+def test_an_aborted_session_leaves_no_fragment_and_others_keep_theirs(
+    repository: Repository,
+) -> None:
+    commit(open_session(), run_id="before")
+    session, other = open_session(), open_session(job="other")
+    write(session, "first", slice(0, 2), 1)
+    write(session, "second", slice(2, 4), 1)
+    write(other, "only", slice(4, 6), 2)
+    abort = IcechunkAbortSessionOperator(task_id="abort", session=session)
+    assert abort.execute(context()) == {"fragments": 2}
+    assert abort.execute(context()) == {"fragments": 0}
+    with pytest.raises(SessionError):
+        commit(session)
+    commit(other, run_id="other")
+    assert field(repository) == [0, 0, 0, 0, 2, 2]
 
 
 @pytest.mark.parametrize("session", ["no json", {"repository": "weather"}, "{}"])

@@ -1,0 +1,62 @@
+"""What every operator on one repository has: the repository, and the connection it is below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_icechunk.api import Repository
+
+
+class RepositoryOperator(BaseOperator):
+    """Keep the path of a repository and the connection until `execute` opens it.
+
+    :param repository: path below the root of the connection. (templated)
+    :param icechunk_conn_id: the connection.
+    """
+
+    ui_color = "#d5ecf7"
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.icechunk_conn_id = icechunk_conn_id
+
+    def open_repository(self) -> Repository:
+        """The repository; a missing one is a `NotFoundError`."""
+        return IcechunkHook(self.icechunk_conn_id).open(self.repository)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices."""
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        raise InvalidInputError(f"{name} is one of {known}, not {value!r}")
+
+
+def report_to_outlets(
+    context: Context, outlets: list[Any], snapshot: Mapping[str, str | None]
+) -> None:
+    """Put a new snapshot into the events of the assets that a task declares as outlets.
+
+    Consumers find `snapshot_id`, `parent_id` and `branch` in the `extra` of the event.
+    """
+    from airflow.sdk import Asset
+
+    for outlet in outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra.update(snapshot)
