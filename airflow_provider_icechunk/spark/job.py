@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
-from functools import partial
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
-from airflow_provider_icechunk.repository.handoff import WorkUnit, merge_fragments
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.environment import die_with_parent, start
-from airflow_provider_icechunk.spark.plan import check_complete, plan_regions
+from airflow_provider_icechunk.spark.places import open_array
+from airflow_provider_icechunk.spark.progress import progress
+from airflow_provider_icechunk.spark.regions import plan_array
 from airflow_provider_icechunk.spark.specification import JobSpecification, parse_job
-from airflow_provider_icechunk.spark.tasks import (
-    SCHEMA,
-    RegionTask,
-    Work,
-    open_array,
-    run_partition,
-)
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Repository
+from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
+from airflow_provider_icechunk.spark.write_job import SparkWriteJob
+from airflow_provider_icechunk.zarr_store.sessions import Session
 
+_LONGEST_ERROR = 4000
 RESULT_MARK = "ICECHUNK_RESULT"
 """Starts the line of the output that holds the report as JSON."""
 
@@ -53,59 +47,52 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(spark: SparkSession, specification: JobSpecification) -> dict[str, object]:
-    """Write everything that is specified and leave the fragment; returns a small report."""
-    began = time.monotonic()
+    """Write everything that is specified and leave the fragment; returns a small report.
+
+    The report, or what went wrong, is also left as JSON beside the fragment.
+    """
     session = specification.session
-    repository = Repository.open(session.place.storage())
-    fork = repository.fork(session.work_unit)
-    count = specification.tasks or 2 * spark.sparkContext.defaultParallelism
-    tasks = plan(fork, specification, count)
-    _say(f"icechunk: {len(tasks)} regions to write in {repository.storage.location}")
-    results = execute(spark, Work(session, tuple(tasks)))
-    merged = _merge(fork, results, specification.writer)
-    folder = JobFolder(repository.storage, merged.job)
-    report: dict[str, object] = {
-        "fragment": folder.put_fragment(specification.writer, merged),
-        "writer": specification.writer,
-        "tasks": len(tasks),
-        "chunks": len(merged),
-        "seconds": round(time.monotonic() - began, 3),
-    }
+    writing = SparkWriteJob.adopt(spark, session.place.storage(), session.work_unit)
+    folder = JobFolder(writing.repository.storage, writing.work.job)
+    try:
+        report = _write(writing, specification)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        folder.put_result(specification.writer, {"error": text[:_LONGEST_ERROR]})
+        raise
     folder.put_result(specification.writer, report)
     return report
 
 
-def plan(fork: ForkSession, specification: JobSpecification, parts: int) -> list[RegionTask]:
+def plan(
+    session: Session, specification: JobSpecification, cores: int
+) -> tuple[GeneratedRegion, ...]:
     """The tasks of a job: whole chunks (with shards, whole shards) of every array."""
-    tasks = []
-    for write in specification.writes:
-        array = open_array(fork, write.array)
-        regions = plan_regions(array.shape, array.shards or array.chunks, parts)
-        tasks += [RegionTask(write.array, write.generator, region) for region in regions]
-    return tasks
+    return tuple(
+        GeneratedRegion(write.array, write.generator, region)
+        for write in specification.writes
+        for region in plan_array(
+            open_array(session, write.array), specification.tasks or 2 * cores, cores
+        )
+    )
 
 
-def execute(spark: SparkSession, work: Work) -> list[Fragment]:
-    """Run every task exactly once and return the fragments in the order of the tasks."""
-    count = len(work.tasks)
-    if not count:
-        return []
-    numbers = spark.range(0, count, 1, count)
-    # One action: the tasks are lazy, and a second action would write everything again.
-    rows = numbers.mapInArrow(partial(run_partition, work.to_json()), SCHEMA).collect()
-    check_complete(count, [row["task"] for row in rows])
-    ordered = sorted(rows, key=lambda row: int(row["task"]))
-    return [
-        decode_fragment(bytes(row["fragment"]), where=f"the fragment of task {row['task']}")
-        for row in ordered
-    ]
-
-
-def _merge(fork: ForkSession, fragments: Sequence[Fragment], writer: str) -> Fragment:
-    """One fragment from many; refuses chunks that two tasks wrote."""
-    work: WorkUnit = fork.work
-    arrays = merge_fragments(fragments, staged=fork.tree.base, job=work.job)
-    return Fragment(base=work.staged, job=work.job, worker=writer, arrays=arrays)
+def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str, object]:
+    tasks = plan(writing.view, specification, writing.cores())
+    _say(f"icechunk: {len(tasks)} regions to write in {writing.repository.storage.location}")
+    writer = GeneratedWriter(tasks)
+    with progress(writing.spark, len(tasks), _say):
+        writing.run(writer.names, writer)
+    key, result = writing.leave(specification.writer)
+    return {
+        "fragment": key,
+        "writer": specification.writer,
+        "tasks": result.tasks,
+        "resumed": result.resumed,
+        "chunks": result.chunks,
+        "size": result.size,
+        "seconds": result.seconds,
+    }
 
 
 def _say(line: str) -> None:

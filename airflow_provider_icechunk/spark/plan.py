@@ -37,6 +37,37 @@ def plan_regions(shape: Sequence[int], chunks: Sequence[int], parts: int) -> lis
     return [region for region, _ in regions]
 
 
+def plan_parts(size: int, cores: int, *, target: int = 128 << 20, most: int = 100_000) -> int:
+    """How many tasks `size` bytes of values are worth: of `target` bytes, two for each core."""
+    return max(1, min(most, max(-(-size // target), 2 * cores)))
+
+
+def plan_box(box: Region, chunks: Sequence[int], parts: int) -> list[Region]:
+    """Like `plan_regions` for a part of an array: cut at chunk borders, and clipped to the box."""
+    starts = [start // chunk * chunk for (start, _), chunk in zip(box, chunks, strict=True)]
+    sizes = [
+        stop - first if stop > start else 0
+        for (start, stop), first in zip(box, starts, strict=True)
+    ]
+    return [
+        tuple(
+            (max(low + first, start), high + first)
+            for (low, high), first, (start, _) in zip(region, starts, box, strict=True)
+        )
+        for region in plan_regions(sizes, chunks, parts)
+    ]
+
+
+def extent(region: Region) -> tuple[int, ...]:
+    """The shape of a region."""
+    return tuple(stop - start for start, stop in region)
+
+
+def slices(region: Region) -> tuple[slice, ...]:
+    """A region as an index for NumPy and Zarr."""
+    return tuple(slice(start, stop) for start, stop in region)
+
+
 def check_complete(planned: int, returned: Iterable[int]) -> None:
     """Refuse results unless every one of the planned tasks came back exactly once."""
     counts = Counter(returned)

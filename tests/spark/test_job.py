@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import zarr
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.generators import generate
@@ -27,25 +26,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 SHAPE, CHUNKS = (11, 6, 8), (2, 3, 8)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PYSPARK_PYTHON", sys.executable)
-    patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
-    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.appName("tests").getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
-    patch.undo()
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository.create(local_filesystem_storage(tmp_path / "repository"))
 
 
 def specification(repository: Repository, path: Path, **changes: Any) -> JobSpecification:

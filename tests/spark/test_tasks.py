@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import boto3
 import numpy as np
@@ -9,11 +10,13 @@ import pyarrow as pa
 import pytest
 import zarr
 from moto.server import ThreadedMotoServer
+from pyspark.serializers import CloudPickleSerializer
 
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.format.fragments import decode_fragment
+from airflow_provider_icechunk.spark.run_tasks import run_tasks
 from airflow_provider_icechunk.spark.specification import SessionDescription
-from airflow_provider_icechunk.spark.tasks import RegionTask, Work, run_partition
+from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
 
 KEY, SECRET = "marker-key-61", "marker-secret-62"
 
@@ -53,12 +56,18 @@ def description(url: str) -> tuple[Repository, SessionDescription]:
 def test_tasks_write_to_s3_with_the_credentials_of_their_environment(moto_url: str) -> None:
     repository, session = description(moto_url)
     regions = [((0, 2), (0, 4)), ((2, 4), (0, 4))]
-    tasks = tuple(RegionTask("/inside/field", "index", region) for region in regions)
-    work = Work(session, tasks).to_json()
-    assert KEY not in work
-    assert SECRET not in work
+    writer = GeneratedWriter(
+        tuple(GeneratedRegion("/inside/field", "index", region) for region in regions)
+    )
+    fork = repository.fork(session.work_unit)
+    travelling = CloudPickleSerializer().dumps(
+        partial(run_tasks, fork, writer, writer.names, (0, 1), True)
+    )
+    assert KEY.encode() not in travelling
+    assert SECRET.encode() not in travelling
+    work = CloudPickleSerializer().loads(travelling)
     batches = [pa.RecordBatch.from_arrays([pa.array([number])], names=["id"]) for number in (1, 0)]
-    rows = [row for batch in run_partition(work, iter(batches)) for row in batch.to_pylist()]
+    rows = [row for batch in work(iter(batches)) for row in batch.to_pylist()]
     assert [row["task"] for row in rows] == [1, 0]
     fragments = [decode_fragment(row["fragment"], where="a row") for row in rows]
     writing = repository.resume(session.work_unit)

@@ -1,0 +1,117 @@
+"""Write arrays from a function of the region: the data never enters the Java side."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
+from airflow_provider_icechunk.spark.places import RepositoryLike, open_array
+from airflow_provider_icechunk.spark.plan import (
+    Region,
+    extent,
+    plan_box,
+    plan_parts,
+    slices,
+)
+from airflow_provider_icechunk.spark.write_job import JobResult, Prepare, SparkWriteJob
+from airflow_provider_icechunk.zarr_store.sessions import ForkSession
+
+RegionFunction = Callable[[tuple[slice, ...]], NDArray[Any]]
+"""From the slices of a region to its values. Spark pickles it and calls it on executors."""
+
+BLOCK_BYTES = 64 << 20
+"""Values that a task holds at once: it calls the function for blocks of about this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionWriter:
+    """Writes planned regions of one array."""
+
+    array: str
+    regions: tuple[Region, ...]
+    function: RegionFunction
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Write the region of a task, block by block."""
+        array = open_array(fork, self.array)
+        region = self.regions[number]
+        parts = -(-math.prod(extent(region)) * array.dtype.itemsize // BLOCK_BYTES)
+        size = 0
+        for block in plan_box(region, chunk_grid(array), max(1, parts)):
+            size += write_block(fork, array, block, np.asarray(self.function(slices(block))))
+        return size
+
+    @property
+    def names(self) -> list[str]:
+        """What each task writes, as a name."""
+        return [region_name(self.array, region) for region in self.regions]
+
+
+def write_regions(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    array: str,
+    fn: RegionFunction,
+    *,
+    job: str,
+    branch: str = "main",
+    prepare: Prepare | None = None,
+    region: Mapping[int, tuple[int, int]] | None = None,
+    tasks: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+    resume: bool = True,
+) -> JobResult:
+    """Fill an array, or whole chunks of it, with `fn(slices) -> values` and commit once.
+
+    :param job: an id that is the same on every attempt; submitted twice, it commits once.
+    :param prepare: creates or resizes arrays; part of the same commit.
+    :param region: the part to write, by number of dimension; it is widened to whole chunks, because
+        a chunk is written as a whole.
+    :param tasks: how many; by default by the size of the data and the cores that Spark has.
+    """
+    writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
+    if writing.committed_as is None:
+        opened = open_array(writing.view, array)
+        regions = _plan(opened, region or {}, tasks, writing.cores())
+        work = RegionWriter(array, tuple(regions), fn)
+        writing.run(work.names, work, resume=resume)
+    return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
+
+
+def plan_array(array: zarr.Array[Any], tasks: int | None, cores: int) -> list[Region]:
+    """Regions of whole chunks (with shards, whole shards) that cover an array."""
+    return _plan(array, {}, tasks, cores)
+
+
+def region_name(array: str, region: Region) -> str:
+    """A name for a region of an array: the same again, and no other's."""
+    text = f"{array.strip('/')} {region}"
+    return f"region-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
+
+
+def _plan(
+    array: zarr.Array[Any],
+    chosen: Mapping[int, tuple[int, int]],
+    tasks: int | None,
+    cores: int,
+) -> list[Region]:
+    grid = chunk_grid(array)
+    box = []
+    for axis, (length, chunk) in enumerate(zip(array.shape, grid, strict=True)):
+        start, stop = chosen.get(axis, (0, length))
+        first = max(0, start) // chunk * chunk
+        box.append((first, max(first, min(length, -(-stop // chunk) * chunk))))
+    size = math.prod(stop - start for start, stop in box) * array.dtype.itemsize
+    return plan_box(tuple(box), grid, tasks or plan_parts(size, cores))

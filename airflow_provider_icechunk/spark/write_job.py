@@ -1,0 +1,290 @@
+"""A write job on Spark: many tasks write chunks, one place merges, one commit or one fragment.
+
+A job has a name that is the same on every attempt. The first attempt records on which snapshot it
+stands, so that every later attempt stands on the same one: it finds the commit of an earlier
+attempt, and it can use what earlier attempts have written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
+from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
+from airflow_provider_icechunk.format.ids import encode_base32
+from airflow_provider_icechunk.repository.conflicts import ConflictDetector, ConflictSolver
+from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit, merge_fragments
+from airflow_provider_icechunk.repository.jobs import JobFolder, job_key
+from airflow_provider_icechunk.repository.session import TOKEN_KEY
+from airflow_provider_icechunk.spark.places import RepositoryLike, opened
+from airflow_provider_icechunk.spark.plan import check_complete
+from airflow_provider_icechunk.spark.run_tasks import SCHEMA, TaskWriter, kept_folder, run_tasks
+from airflow_provider_icechunk.storage.base import Absent, Anything, Lost
+from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
+
+REUSABLE_FOR = timedelta(hours=18)
+"""How long the work of an earlier attempt may be used: less than the least age for collection."""
+_LOOK_BACK = 100
+"""Commits that are searched for the job if its record is gone."""
+
+log = logging.getLogger(__name__)
+
+Prepare = Callable[[Session], None]
+"""Creates, resizes or describes arrays in the session; these changes are part of the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a job did."""
+
+    job: str
+    snapshot_id: str | None
+    """The commit; `None` if the result was left for somebody else to commit."""
+    replayed: bool
+    """Whether an earlier attempt had made the commit and nothing was written now."""
+    tasks: int
+    resumed: int
+    """Tasks that an earlier attempt had finished."""
+    chunks: int
+    size: int
+    """Bytes of values that this attempt wrote."""
+    seconds: float
+
+
+class SparkWriteJob:
+    """One transaction filled by Spark tasks.
+
+    Made by `open`, which owns its transaction, or by `adopt`, which works for somebody else's.
+    Nothing is visible to readers before `commit`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, repository: Repository, work: WorkUnit, *, done: str | None
+    ) -> None:
+        self.spark = spark
+        self.repository = repository
+        self.work = work
+        self.committed_as = done
+        """The snapshot that an earlier attempt committed, if there is one."""
+        self._began = time.monotonic()
+        self._fragments: list[Fragment] = []
+        self._tasks = self._resumed = self._size = 0
+
+    @classmethod
+    def open(
+        cls,
+        spark: SparkSession,
+        repository: RepositoryLike,
+        *,
+        job: str,
+        branch: str = "main",
+        prepare: Prepare | None = None,
+    ) -> SparkWriteJob:
+        """Start the job `job` on a branch, or take it up again where an attempt left it.
+
+        `prepare` runs on the first attempt alone; later ones find its changes in the record. Give
+        other work another job id: the same id means the same data.
+        """
+        if not job:
+            raise InvalidInputError("a job needs an id that is the same on every attempt")
+        repo = opened(repository)
+        known = _recorded(repo, job)
+        if known is not None and known.branch != branch:
+            raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
+        done = _find_commit(repo, branch, job, None if known is None else encode_base32(known.base))
+        if known is None or (done is None and not _is_fresh(repo, job)):
+            known = _begin(repo, branch, job, prepare, replacing=known is not None)
+        return cls(spark, repo, known, done=done)
+
+    @classmethod
+    def adopt(
+        cls, spark: SparkSession, repository: RepositoryLike, work: WorkUnit | Mapping[str, Any]
+    ) -> SparkWriteJob:
+        """Work for a session that somebody else opened and will commit."""
+        unit = work if isinstance(work, WorkUnit) else WorkUnit.from_json(work)
+        return cls(spark, opened(repository), unit, done=None)
+
+    @property
+    def view(self) -> Session:
+        """A session with the changes of `prepare`, to look at what there is to write."""
+        return self.repository.resume(self.work)
+
+    def cores(self) -> int:
+        """How many tasks Spark runs at once; a guess on Spark Connect, which does not tell."""
+        try:
+            return int(self.spark.sparkContext.defaultParallelism)
+        except Exception:  # noqa: BLE001 - the class of the error differs between releases
+            return 8
+
+    def run(self, names: Sequence[str], write: TaskWriter, *, resume: bool = True) -> None:
+        """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
+
+        A name says what the task writes, and nothing else has it. With `resume`, what tasks of
+        these names have finished in an earlier attempt is taken over.
+        """
+        if len(set(names)) != len(names):
+            raise InvalidInputError("two tasks have the same name, so they write the same chunks")
+        kept = self._kept(names) if resume else {}
+        todo = [number for number, name in enumerate(names) if name not in kept]
+        found = [replace(kept[n], worker=f"task {i}") for i, n in enumerate(names) if n in kept]
+        self._resumed += len(found)
+        self._tasks += len(names)
+        self._fragments += found
+        if todo:
+            fork = self.repository.fork(self.work)
+            work = partial(run_tasks, fork, write, tuple(names), tuple(todo), resume)
+            self._collect(self.spark.range(0, len(todo), 1, len(todo)).mapInArrow(work, SCHEMA))
+        check_complete(len(names), [_number(fragment) for fragment in self._fragments])
+
+    def run_frame(self, frame: DataFrame) -> None:
+        """Run tasks that are the partitions of a frame whose columns are those of `SCHEMA`."""
+        rows = self._collect(frame)
+        self._tasks += rows
+        check_complete(rows, [_number(fragment) for fragment in self._fragments])
+
+    def merged(self, writer: str, *, on_overlap: OnOverlap = "error") -> Fragment:
+        """One fragment of everything; refuses chunks that two tasks wrote."""
+        staged = self.repository.fork(self.work).tree.base
+        arrays = merge_fragments(
+            self._fragments, staged=staged, job=self.work.job, on_overlap=on_overlap
+        )
+        return Fragment(self.work.staged, self.work.job, writer, arrays)
+
+    def leave(self, writer: str) -> tuple[str, JobResult]:
+        """Put the merged fragment into the job's folder; returns its key and a report."""
+        fragment = self.merged(writer)
+        key = JobFolder(self.repository.storage, self.work.job).put_fragment(writer, fragment)
+        return key, self._result(None, len(fragment))
+
+    def commit(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        on_overlap: OnOverlap = "error",
+        rebase_with: ConflictSolver | None = None,
+    ) -> JobResult:
+        """Commit metadata and chunks as one snapshot, once for all attempts of the job."""
+        if self.committed_as is not None:
+            log.warning("job %s is committed already as %s", self.work.job, self.committed_as)
+            return self._result(self.committed_as, 0, replayed=True)
+        session = self.repository.resume(self.work)
+        chunks = session.merge_fragments(self._fragments, on_overlap=on_overlap)
+        identity = session.commit(
+            message,
+            metadata={**(metadata or {}), "spark.job_id": self.work.job},
+            rebase_with=rebase_with or ConflictDetector(),
+            token=self.work.job,
+        )
+        return self._result(identity, chunks)
+
+    def _collect(self, frame: DataFrame) -> int:
+        # One action: the tasks are lazy, and a second action would write everything again.
+        rows = frame.collect()
+        folder = kept_folder(self.repository.storage, self.work.job)
+        for row in sorted(rows, key=lambda row: int(row["task"])):
+            self._size += int(row["size"])
+            if row["fragment"] is None:
+                (fragment,) = folder.fragments([row["name"]])
+                fragment = replace(fragment, job=self.work.job)
+            else:
+                where = f"the fragment of task {row['task']}"
+                fragment = decode_fragment(bytes(row["fragment"]), where=where)
+            self._fragments.append(fragment)
+        return len(rows)
+
+    def _kept(self, names: Sequence[str]) -> dict[str, Fragment]:
+        """What earlier attempts have finished of these tasks, by name."""
+        storage = self.repository.storage
+        folder = kept_folder(storage, self.work.job)
+        oldest = storage.now() - REUSABLE_FOR
+        young = {
+            listed.key.removeprefix(folder.prefix).removesuffix(".fragment")
+            for listed in storage.scan(folder.prefix)
+            if listed.created_at > oldest
+        }
+        usable = [name for name in names if name in young]
+        found = zip(usable, folder.fragments(usable), strict=True) if usable else ()
+        return {
+            name: replace(fragment, job=self.work.job)
+            for name, fragment in found
+            if fragment.base == self.work.staged
+        }
+
+    def _result(self, identity: str | None, chunks: int, *, replayed: bool = False) -> JobResult:
+        return JobResult(
+            job=self.work.job,
+            snapshot_id=identity,
+            replayed=replayed,
+            tasks=self._tasks,
+            resumed=self._resumed,
+            chunks=chunks,
+            size=self._size,
+            seconds=round(time.monotonic() - self._began, 3),
+        )
+
+
+def _number(fragment: Fragment) -> int:
+    return int(fragment.worker.removeprefix("task "))
+
+
+def _record_key(job: str) -> str:
+    return f"{job_key(job)}/job.json"
+
+
+def _recorded(repository: Repository, job: str) -> WorkUnit | None:
+    stored = repository.storage.get(_record_key(job))
+    if stored is None:
+        return None
+    try:
+        unit = WorkUnit.from_json(stored.data.decode())
+    except (IcechunkError, UnicodeDecodeError, RecursionError):
+        raise FormatError(f"{_record_key(job)}: this is no record of a job") from None
+    if unit.job != job:
+        raise FormatError(f"{_record_key(job)}: this is the record of another job")
+    return unit
+
+
+def _is_fresh(repository: Repository, job: str) -> bool:
+    listed = repository.storage.head(_record_key(job))
+    return listed is not None and listed.created_at > repository.storage.now() - REUSABLE_FOR
+
+
+def _begin(
+    repository: Repository, branch: str, job: str, prepare: Prepare | None, *, replacing: bool
+) -> WorkUnit:
+    """Open a session, apply the metadata changes and record it; the first of two attempts wins."""
+    session = repository.writable_session(branch)
+    if prepare is not None:
+        prepare(session)
+    unit = session.work_unit(job)
+    outcome = repository.storage.put(
+        _record_key(job),
+        json.dumps(unit.to_json(), sort_keys=True).encode(),
+        expect=Anything() if replacing else Absent(),
+    )
+    if isinstance(outcome, Lost):
+        earlier = _recorded(repository, job)
+        assert earlier is not None
+        return earlier
+    repository.storage.settle()
+    return unit
+
+
+def _find_commit(repository: Repository, branch: str, job: str, base: str | None) -> str | None:
+    """The commit that an attempt of the job made since the job's base, if there is one."""
+    for number, info in enumerate(repository.ancestry(branch=branch)):
+        if info.id == base or (base is None and number >= _LOOK_BACK):
+            return None
+        if info.metadata.get(TOKEN_KEY) == job:
+            return str(info.id)
+    return None
