@@ -16,7 +16,7 @@ from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.testing.storages import every_crash
 
-GENERATIONS = ["1", "alpha", "alpha1", "draft"]
+GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
 UNPACKED = Packing(below=0)
 
 

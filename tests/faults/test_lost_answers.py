@@ -10,7 +10,7 @@ from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import FlakyStorage
 
 
-@pytest.mark.parametrize("generation", ["1", "alpha", "alpha1", "draft"])
+@pytest.mark.parametrize("generation", ["1", "2", "alpha", "alpha1", "draft"])
 def test_commits_over_a_storage_that_loses_every_fifth_answer_all_land_once(
     generation: str,
 ) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import Crash, CrashingStorage
 
 
-@pytest.fixture(params=["1", "alpha", "alpha1", "draft"])
+@pytest.fixture(params=["1", "2", "alpha", "alpha1", "draft"])
 def storage(request: pytest.FixtureRequest) -> MemoryStorage:
     storage = MemoryStorage()
     session = Repository.create(storage, spec_version=request.param).writable_session("main")
