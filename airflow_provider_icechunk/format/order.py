@@ -76,7 +76,10 @@ def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray
     if not len(index) or not len(other):
         return np.zeros(len(index), np.bool_)
     mine, theirs = sort_keys(index, other)
-    return np.isin(mine, theirs)
+    if not bool(np.all(np.less(theirs[:-1], theirs[1:]))):
+        theirs = np.unique(theirs)
+    place = np.minimum(np.searchsorted(theirs, mine), len(theirs) - 1)
+    return np.asarray(np.equal(theirs[place], mine))
 
 
 def _numbers(index: NDArray[np.uint32], radix: Sequence[int]) -> NDArray[np.generic]:

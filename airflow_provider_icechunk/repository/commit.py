@@ -31,7 +31,7 @@ from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.documents import array_document
-from airflow_provider_icechunk.repository.layout_plan import choose, deal_out
+from airflow_provider_icechunk.repository.layout_plan import choose, deal_out, share
 from airflow_provider_icechunk.repository.ledgers.base import Trust
 from airflow_provider_icechunk.repository.world import World, to_micros
 from airflow_provider_icechunk.storage.base import Storage
@@ -94,7 +94,8 @@ class Flusher:
 
     def _write_manifests(self, base: Snapshot, changes: ChangeSet) -> dict[NodeId, Written]:
         result: dict[NodeId, Written] = {}
-        fresh: list[tuple[NodeId, Written, list[Manifest]]] = []
+        fresh: list[tuple[NodeId, Written]] = []
+        pieces: list[tuple[NodeId, ChunkRefs]] = []
         for node, stored in self._arrays_to_write(base, changes):
             edits = changes.chunks.get(node.id)
             revision = 0 if edits is None else edits.revision
@@ -107,19 +108,25 @@ class Flusher:
                 result[node.id] = reusable
                 continue
             refs = None if edits is None else edits.columns()
-            keep, manifests = self._rearrange(node, stored, refs)
-            draft = Written(stored, revision, node.user_data, keep, ())
-            fresh.append((node.id, draft, manifests))
-        stored_files = iter(
-            self.assets.store_manifests([m for _, _, manifests in fresh for m in manifests])
-        )
-        for node_id, draft, manifests in fresh:
-            files = tuple(next(stored_files) for _ in manifests)
-            new = tuple(
-                ManifestRef(manifest.id, manifest.arrays[node_id][0].extents())
-                for manifest in manifests
+            keep, rows = self._rearrange(node, stored, refs)
+            fresh.append((node.id, Written(stored, revision, node.user_data, keep, ())))
+            pieces += [(node.id, piece) for piece in rows]
+        manifests = [
+            Manifest(ManifestId(self._new_id()), {node_id: (piece,) for node_id, piece in group})
+            for group in share(pieces)
+        ]
+        homes: dict[NodeId, list[tuple[ManifestRef, ManifestFile]]] = {}
+        for manifest, file in zip(manifests, self.assets.store_manifests(manifests), strict=True):
+            for node_id, (piece,) in manifest.arrays.items():
+                ref = ManifestRef(manifest.id, piece.extents())
+                homes.setdefault(node_id, []).append((ref, file))
+        for node_id, draft in fresh:
+            new = homes.get(node_id, [])
+            result[node_id] = replace(
+                draft,
+                refs=draft.refs + tuple(ref for ref, _ in new),
+                files=tuple(file for _, file in new),
             )
-            result[node_id] = replace(draft, refs=draft.refs + new, files=files)
         self._written |= result
         return result
 
@@ -140,7 +147,8 @@ class Flusher:
 
     def _rearrange(
         self, node: Node, stored: tuple[ManifestRef, ...], edits: ChunkRefs | None
-    ) -> tuple[tuple[ManifestRef, ...], list[Manifest]]:
+    ) -> tuple[tuple[ManifestRef, ...], list[ChunkRefs]]:
+        """Manifests of an array that stay, and the rows of those that are new."""
         document = array_document(node)
         ndim = len(document.shape)
         edits = ChunkRefs.empty(ndim) if edits is None else edits
@@ -152,9 +160,7 @@ class Flusher:
             manifest.of(node.id, ndim)
             for manifest in self.assets.manifests(ref.id for ref in rewrite.load)
         ]
-        pieces = deal_out(loaded, edits, grid, document.num_chunks)
-        manifests = [Manifest(ManifestId(self._new_id()), {node.id: (piece,)}) for piece in pieces]
-        return rewrite.keep, manifests
+        return rewrite.keep, deal_out(loaded, edits, grid, document.num_chunks)
 
     def _new_id(self) -> bytes:
         generation = self.assets.ledger.generation

@@ -14,9 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.format.ids import NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, Extents, concatenate
 from airflow_provider_icechunk.format.snapshot import ManifestRef
 from airflow_provider_icechunk.format.splitting import SplitGrid
+
+_FEW_PIECES = 16
+_SMALL_PIECE = 256
+_SHARED_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,32 @@ def deal_out(
         return [rows]
     regions = grid.assign(rows.index)
     return [rows.take(regions == region).compact() for region in np.unique(regions)]
+
+
+def share(pieces: Sequence[tuple[NodeId, ChunkRefs]]) -> list[list[tuple[NodeId, ChunkRefs]]]:
+    """Which pieces go into one manifest file together, each group in the order of node ids.
+
+    A commit of hundreds of small arrays would write as many tiny files; they share a few. A file
+    holds one piece of an array at most, and a commit of few pieces keeps them apart, so that
+    reading one array loads nothing else.
+    """
+    if len(pieces) <= _FEW_PIECES:
+        return [[piece] for piece in pieces]
+    groups: list[list[tuple[NodeId, ChunkRefs]]] = []
+    open_group: list[tuple[NodeId, ChunkRefs]] = []
+    members: set[NodeId] = set()
+    rows = 0
+    for node_id, refs in sorted(pieces, key=lambda piece: piece[0]):
+        if len(refs) > _SMALL_PIECE:
+            groups.append([(node_id, refs)])
+            continue
+        if node_id in members or rows + len(refs) > _SHARED_ROWS:
+            groups.append(open_group)
+            open_group, members, rows = [], set(), 0
+        open_group.append((node_id, refs))
+        members.add(node_id)
+        rows += len(refs)
+    return [*groups, open_group] if open_group else groups
 
 
 def _reach(grid: SplitGrid, extents: Extents | None) -> set[int]:

@@ -164,8 +164,10 @@ class LocalStorage:
     def delete(self, keys: Sequence[str]) -> Deleted:
         """Delete; a key that is not there counts as deleted. Folders stay."""
         paths = [self._paths.of(key) for key in keys]
-        reasons = run_all(self._remove, list(zip(keys, paths, strict=True)), at_once=4)
-        failed = {key: reason for key, reason in zip(keys, reasons, strict=True) if reason}
+        targets = dict(zip(keys, paths, strict=True))
+        groups = self._locks.grouped(targets)
+        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=4)
+        failed = {key: reason for part in reasons for key, reason in part.items()}
         self._unsettled.forget(paths)
         if self._durable:
             self._sync_folders({path.rpartition("/")[0] for path in paths})
@@ -245,20 +247,21 @@ class LocalStorage:
         self._sync_entry(path, made)
         return Written(version)
 
-    def _remove(self, target: tuple[str, str]) -> str | None:
-        key, path = target
+    def _remove(self, keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
+        """Remove files whose keys share a lock; which of them could not be, and why."""
+        present = [key for key in keys if os.path.lexists(paths[key])]
+        failed: dict[str, str] = {}
+        if not present:
+            return failed
         try:
-            if not os.path.lexists(path):
-                return None
-            with self._locks.holding(key):
-                Path(path).unlink(missing_ok=True)
-        except NotADirectoryError:
-            return None
-        except OSError as error:
-            return files.failure(error, "delete", path).message
+            with self._locks.holding(present[0]):
+                for key in present:
+                    problem = _unlink(paths[key])
+                    if problem is not None:
+                        failed[key] = problem
         except StorageError as error:
-            return error.message
-        return None
+            return dict.fromkeys(present, error.message) | failed
+        return failed
 
     def _folder_of(self, path: str) -> tuple[str, list[str]]:
         folder = path[: path.rindex("/")]
@@ -297,3 +300,14 @@ class LocalStorage:
                 f"{path} is written, but may not have reached the disk: "
                 f"{os.strerror(error.errno or 0)}. Check the disk, and read before writing again"
             ) from error
+
+
+def _unlink(path: str) -> str | None:
+    """Remove a file; says why it could not be, and nothing about one that is not there."""
+    try:
+        Path(path).unlink(missing_ok=True)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        return files.failure(error, "delete", path).message
+    return None

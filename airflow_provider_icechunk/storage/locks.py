@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -42,8 +42,16 @@ class FolderLocks:
     @contextmanager
     def holding(self, key: str) -> Iterator[None]:
         """Keep every other thread and process from holding the lock of `key`."""
-        with self._holding_file(self._folder / f"{crc32(key.encode()) % _SHARDS:02x}"):
+        with self._holding_file(self._folder / f"{_shard(key):02x}"):
             yield
+
+    @staticmethod
+    def grouped(keys: Iterable[str]) -> list[list[str]]:
+        """Keys that share a lock together, so that one holding serves them all."""
+        groups: dict[int, list[str]] = {}
+        for key in keys:
+            groups.setdefault(_shard(key), []).append(key)
+        return list(groups.values())
 
     def probe(self) -> None:
         """Find out by trying whether a lock here keeps others out.
@@ -94,6 +102,10 @@ class FolderLocks:
                 )
             time.sleep(random.uniform(0, pause))  # noqa: S311 - spreads waiters, hides nothing
             pause = min(pause * 2, 0.02)
+
+
+def _shard(key: str) -> int:
+    return crc32(key.encode()) % _SHARDS
 
 
 def _open(path: Path) -> int:

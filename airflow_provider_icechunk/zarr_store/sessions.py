@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.config import RepositoryConfig
@@ -23,7 +23,9 @@ from airflow_provider_icechunk.repository.repository import BaseRepository
 from airflow_provider_icechunk.repository.session import Session as CoreSession
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.virtual.credentials import AnyCredential
-from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 
 class _WithStore(CoreSession):
@@ -31,7 +33,9 @@ class _WithStore(CoreSession):
 
     @cached_property
     def store(self) -> IcechunkStore:
-        """A Zarr store over this session, open."""
+        """A Zarr store over this session, open. Zarr is imported by those who ask for it."""
+        from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
         store = IcechunkStore(self)
         store._is_open = True
         return store

@@ -17,11 +17,15 @@ _MAX_BLOCK = 128 << 10
 _MAX_BLOCKS = 1 << 20
 """A gigabyte takes 8192 full blocks; a frame of tiny ones is hostile."""
 _RLE, _COMPRESSED = 1, 2
+_WORTH_THREADS = 8 << 20
+"""From this size on, starting threads costs less than they save."""
 
 
 def compress(payload: bytes | bytearray | memoryview, *, level: int) -> bytes:
     """One frame with its content size in the header and a checksum, so that rot is noticed."""
-    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(payload)
+    threads = -1 if len(payload) >= _WORTH_THREADS else 0
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, threads=threads)
+    return compressor.compress(payload)
 
 
 def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
