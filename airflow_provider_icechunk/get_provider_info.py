@@ -40,6 +40,24 @@ def get_provider_info() -> dict[str, object]:
                 ],
             }
         ],
+        "sensors": [
+            {
+                "integration-name": "Icechunk",
+                "python-modules": [
+                    "airflow_provider_icechunk.sensors.branch",
+                    "airflow_provider_icechunk.sensors.presence",
+                ],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "Icechunk",
+                "python-modules": [
+                    "airflow_provider_icechunk.triggers.branch",
+                    "airflow_provider_icechunk.triggers.presence",
+                ],
+            }
+        ],
         "cli": ["airflow_provider_icechunk.cli.airflow_commands.get_icechunk_cli_commands"],
         "connection-types": [
             {

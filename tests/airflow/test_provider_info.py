@@ -44,13 +44,13 @@ def test_the_package_name_is_the_one_of_the_distribution() -> None:
     assert AUTHORED["versions"][0] == airflow_provider_icechunk.__version__
 
 
-@pytest.mark.parametrize("kind", ["hooks", "operators"])
+@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "triggers"])
 def test_every_listed_module_is_there_and_every_module_is_listed(kind: str) -> None:
     listed = {module for entry in INFO[kind] for module in entry["python-modules"]}
     for module in listed:
         importlib.import_module(module)
     folder = Path(airflow_provider_icechunk.__file__).parent / kind
-    defines = re.compile(r"^class Icechunk\w*(Hook|Operator)\(", re.MULTILINE)
+    defines = re.compile(r"^class Icechunk\w*(Hook|Operator|Sensor|Trigger)\(", re.MULTILINE)
     holders = {
         f"airflow_provider_icechunk.{kind}.{file.stem}"
         for file in folder.glob("*.py")

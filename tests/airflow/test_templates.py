@@ -9,13 +9,14 @@ import pytest
 from airflow.sdk import BaseOperator
 
 import airflow_provider_icechunk.operators
+import airflow_provider_icechunk.sensors
 
 TEXT = "{{ x }}"
 
 
 def operators() -> list[type[BaseOperator]]:
     found = set()
-    for package in (airflow_provider_icechunk.operators,):
+    for package in (airflow_provider_icechunk.operators, airflow_provider_icechunk.sensors):
         for module in pkgutil.iter_modules(package.__path__):
             loaded = importlib.import_module(f"{package.__name__}.{module.name}")
             found |= {
@@ -74,4 +75,4 @@ class TestOperator:
 
 
 def test_there_are_operators() -> None:
-    assert len(operators()) >= 15
+    assert len(operators()) >= 18

@@ -1,0 +1,249 @@
+"""What happened in a repository since somebody last looked, as small JSON values.
+
+Sensors that poke and triggers that wait ask the same questions here, so they get the same answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    ConflictError,
+    IcechunkError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+    StorageError,
+    UnsafeStorageError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import Diff, Repository, SnapshotInfo
+
+_LONGEST_WALK = 10_000
+_LONGEST_TEXT = 2_000
+_LARGEST_METADATA = 16_384
+_LARGEST_DOCUMENT = 1 << 24
+
+
+class CommitEvent(TypedDict):
+    """One commit that is new on a branch."""
+
+    repository: str
+    branch: str
+    snapshot_id: str
+    parent_id: str | None
+    message: str
+    written_at: str
+    metadata: dict[str, Any]
+    reset: bool
+    """Whether the branch no longer contains what was seen before: the history was rewritten, and
+    this is all that is told of the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Which commits matter; all that are given must hold."""
+
+    path: str | None = None
+    """Something at or below this path was created, changed or deleted."""
+    message_matches: str | None = None
+    """A regular expression that is found in the message."""
+    metadata_has: Mapping[str, Any] = field(default_factory=dict)
+    """Entries that the metadata has."""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.message_matches or "")
+        except re.error as error:
+            raise InvalidInputError(f"message_matches is no regular expression: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at a branch found."""
+
+    upto: str
+    """The snapshot to go on from at the next look."""
+    events: list[CommitEvent]
+    """Commits that matter, oldest first."""
+
+
+def is_temporary(error: IcechunkError) -> bool:
+    """Whether looking again later can help: the storage stumbled, or it is not there yet."""
+    if isinstance(error, (AccessDeniedError, UnsafeStorageError)):
+        return False
+    return isinstance(error, (StorageError, ConflictError, NotFoundError))
+
+
+def look_at_branch(
+    repository: Repository,
+    name: str,
+    branch: str,
+    *,
+    since: str | None,
+    conditions: Conditions,
+    most: int = 100,
+) -> Seen:
+    """New commits on a branch after `since`, oldest first and at most `most` of them.
+
+    Without `since` the whole history is new, but for its first, empty snapshot. If `since` is no
+    longer in the history, the newest commit alone is told, as a reset.
+    """
+    if since is not None:
+        # A template that rendered `None` must not look like a history that was rewritten.
+        repository._parse(since)
+    head = repository.lookup_branch(branch)
+    if head == since:
+        return Seen(head, [])
+    new: list[SnapshotInfo] = []
+    found = since is None
+    for info in repository.ancestry(snapshot_id=head):
+        if info.id == since:
+            found = True
+            break
+        if len(new) == _LONGEST_WALK:
+            found = False
+            break
+        new.append(info)
+    if not found:
+        return Seen(head, _events(repository, name, branch, new[:1], conditions, reset=True))
+    if since is None:
+        new = [info for info in new if info.parent_id is not None]
+    chosen = new[::-1][:most]
+    events = _events(repository, name, branch, chosen, conditions, reset=False)
+    return Seen(chosen[-1].id if chosen else head, events)
+
+
+def look_for_tag(repository: Repository, tag: str) -> dict[str, Any] | None:
+    """Which snapshot a tag names; `None` as long as there is no such tag."""
+    try:
+        return {"tag": tag, "snapshot_id": repository.lookup_tag(tag)}
+    except NotFoundError as error:
+        if error.kind is not Kind.TAG_NOT_FOUND:
+            raise
+        return None
+
+
+def look_for_node(
+    repository: Repository,
+    path: str,
+    *,
+    branch: str,
+    kind: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    minimum_shape: Sequence[int] | None = None,
+) -> dict[str, Any] | None:
+    """A group or array at the head of a branch, once it is as asked for; `None` before."""
+    from airflow_provider_icechunk.format.wire.json_text import parse
+
+    if kind not in (None, "array", "group"):
+        raise InvalidInputError(f"kind is 'array' or 'group', not {kind!r}")
+    session = repository.readonly_session(branch)
+    node = session.tree.node(_absolute(path))
+    if node is None or kind not in (None, "group" if node.is_group else "array"):
+        return None
+    document = parse(node.user_data, where=node.path, limit=_LARGEST_DOCUMENT)
+    present = document.get("attributes", {}) if isinstance(document, dict) else {}
+    wanted = dict(attributes or {})
+    if not _has(present, wanted):
+        return None
+    shape = None if node.array is None else list(document["shape"])
+    if minimum_shape is not None and not _reached(shape, [int(one) for one in minimum_shape]):
+        return None
+    return {
+        "path": node.path,
+        "kind": "group" if node.is_group else "array",
+        "shape": shape,
+        "attributes": wanted,
+        "branch": branch,
+        "snapshot_id": session.snapshot_id,
+    }
+
+
+def _events(
+    repository: Repository,
+    name: str,
+    branch: str,
+    infos: Iterable[SnapshotInfo],
+    conditions: Conditions,
+    *,
+    reset: bool,
+) -> list[CommitEvent]:
+    return [
+        CommitEvent(
+            repository=name,
+            branch=branch,
+            snapshot_id=info.id,
+            parent_id=info.parent_id,
+            message=info.message[:_LONGEST_TEXT],
+            written_at=info.written_at.isoformat(),
+            metadata=_small(info.metadata),
+            reset=reset,
+        )
+        for info in infos
+        if _matter(repository, info, conditions, reset=reset)
+    ]
+
+
+def _matter(
+    repository: Repository, info: SnapshotInfo, conditions: Conditions, *, reset: bool
+) -> bool:
+    pattern = conditions.message_matches
+    if pattern is not None and re.search(pattern, info.message) is None:
+        return False
+    if not _has(info.metadata, conditions.metadata_has):
+        return False
+    # After a reset everything may be different, whatever the newest commit itself changed.
+    if conditions.path is None or reset:
+        return True
+    if info.parent_id is None:
+        return False
+    diff = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
+    return _touches(diff, _absolute(conditions.path))
+
+
+def _touches(diff: Diff, path: str) -> bool:
+    below = path.rstrip("/") + "/"
+    return any(one == path or one.startswith(below) for one in _changed_paths(diff))
+
+
+def _changed_paths(diff: Diff) -> Iterable[str]:
+    yield from diff.new_groups | diff.new_arrays
+    yield from diff.updated_groups | diff.updated_arrays
+    yield from diff.deleted_groups | diff.deleted_arrays
+    yield from diff.chunk_columns
+    for move in diff.moved_nodes:
+        yield from move
+
+
+def _has(present: object, wanted: Mapping[str, Any]) -> bool:
+    if not wanted:
+        return True
+    return isinstance(present, Mapping) and all(
+        key in present and present[key] == value for key, value in wanted.items()
+    )
+
+
+def _reached(shape: list[int] | None, least: list[int]) -> bool:
+    if shape is None or len(shape) != len(least):
+        return False
+    return all(length >= wanted for length, wanted in zip(shape, least, strict=True))
+
+
+def _small(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata, unless it is too large to travel with an event or no JSON."""
+    try:
+        text = json.dumps(dict(metadata))
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return dict(json.loads(text)) if len(text) <= _LARGEST_METADATA else {}
+
+
+def _absolute(path: str) -> str:
+    return "/" + path.strip("/")

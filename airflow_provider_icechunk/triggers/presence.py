@@ -1,0 +1,114 @@
+"""Wait until a tag, a group or an array is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.hooks.observing import look_for_node, look_for_tag
+from airflow_provider_icechunk.triggers.polling import PollingTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import Repository
+
+
+class IcechunkTagTrigger(PollingTrigger):
+    """Wait until a tag is there; the deferred half of IcechunkTagSensor.
+
+    :param repository: path below the root of the connection.
+    :param tag: the tag.
+    :param icechunk_conn_id: the connection.
+    :param poll_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        tag: str,
+        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__(
+            repository=repository, icechunk_conn_id=icechunk_conn_id, poll_interval=poll_interval
+        )
+        self.tag = tag
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments, for the triggerer."""
+        return (
+            "airflow_provider_icechunk.triggers.presence.IcechunkTagTrigger",
+            {
+                "repository": self.repository,
+                "tag": self.tag,
+                "icechunk_conn_id": self.icechunk_conn_id,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    def look(self, repository: Repository) -> dict[str, Any] | None:
+        """Which snapshot the tag names."""
+        return look_for_tag(repository, self.tag)
+
+
+class IcechunkNodeTrigger(PollingTrigger):
+    """Wait until a group or an array is as asked for; the deferred half of IcechunkNodeSensor.
+
+    :param repository: path below the root of the connection.
+    :param path: path of the group or array.
+    :param branch: the branch to look at.
+    :param kind: `array` or `group`, if it has to be one of them.
+    :param attributes: attributes it must have, with these values.
+    :param minimum_shape: lengths that the array must have reached.
+    :param icechunk_conn_id: the connection.
+    :param poll_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        path: str,
+        branch: str = "main",
+        kind: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        minimum_shape: Sequence[int] | None = None,
+        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__(
+            repository=repository, icechunk_conn_id=icechunk_conn_id, poll_interval=poll_interval
+        )
+        self.path = path
+        self.branch = branch
+        self.kind = kind
+        self.attributes = attributes
+        self.minimum_shape = minimum_shape
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments, for the triggerer."""
+        return (
+            "airflow_provider_icechunk.triggers.presence.IcechunkNodeTrigger",
+            {
+                "repository": self.repository,
+                "path": self.path,
+                "branch": self.branch,
+                "kind": self.kind,
+                "attributes": self.attributes,
+                "minimum_shape": self.minimum_shape,
+                "icechunk_conn_id": self.icechunk_conn_id,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    def look(self, repository: Repository) -> dict[str, Any] | None:
+        """The node, if it is as asked for."""
+        return look_for_node(
+            repository,
+            self.path,
+            branch=self.branch,
+            kind=self.kind,
+            attributes=self.attributes,
+            minimum_shape=self.minimum_shape,
+        )

@@ -1,0 +1,342 @@
+"""Waiting: poking and deferring give the same answers; what can not come fails at once."""
+
+import asyncio
+import importlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import BaseSerialization
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from support.airflow_contexts import make_context
+
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.exceptions import AccessDeniedError, StorageError
+from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
+from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, IcechunkTagSensor
+from airflow_provider_icechunk.triggers.branch import WATERMARK, IcechunkBranchTrigger
+from airflow_provider_icechunk.triggers.polling import Pauses
+from airflow_provider_icechunk.triggers.presence import IcechunkNodeTrigger, IcechunkTagTrigger
+
+pytestmark = pytest.mark.timeout(60)
+WAIT = {"poke_interval": 0.01, "timeout": 30}
+
+
+@pytest.fixture
+def repository(folder: Path) -> Repository:
+    made = Repository.create(local_filesystem_storage(folder / "weather"))
+    change(made, "begin")
+    return made
+
+
+def change(
+    repository: Repository, message: str, path: str = "a/x", branch: str = "main", **metadata: Any
+) -> str:
+    """A commit that touches one array, creating it if it is missing."""
+    session = repository.writable_session(branch)
+    root = zarr.open_group(session.store, mode="a")
+    if path not in root:
+        root.create_array(path, shape=(2,), dtype="int32", attributes={"ready": True})
+    root[path][:] = next(NUMBERS)
+    return session.commit(message, metadata=metadata)
+
+
+NUMBERS = itertools.count(1)
+
+
+def sensor(kind: type, /, **arguments: Any) -> Any:
+    return kind(**{"task_id": "wait", "repository": "weather", **WAIT, **arguments})
+
+
+def poked(kind: type, /, **arguments: Any) -> dict[str, Any] | None:
+    """What one poke says."""
+    return sensor(kind, **arguments).poke(make_context()).xcom_value
+
+
+async def first(trigger: BaseTrigger) -> dict[str, Any]:
+    events: AsyncIterator[TriggerEvent] = trigger.run()
+    async for event in events:
+        return dict(event.payload)
+    raise AssertionError("the trigger ended without an event")
+
+
+def deferred(kind: type, /, **arguments: Any) -> tuple[Any, BaseTrigger]:
+    """A sensor that had to defer, and the trigger it left after a journey through JSON."""
+    waiting = sensor(kind, deferrable=True, **arguments)
+    with pytest.raises(TaskDeferred) as caught:
+        waiting.execute(make_context())
+    assert caught.value.method_name == "execute_complete"
+    return waiting, travelled(caught.value.trigger)
+
+
+def travelled(trigger: BaseTrigger) -> BaseTrigger:
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    stored = json.loads(json.dumps(BaseSerialization.serialize(arguments)))
+    return getattr(importlib.import_module(module), name)(**BaseSerialization.deserialize(stored))
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        IcechunkBranchTrigger(
+            repository="a/b", branch="dev", icechunk_conn_id="c", start_from="beginning", path="/x",
+            message_matches="^x", metadata_has={"k": [1, {"n": None}]}, poll_interval=1.5,
+            once=True, watcher_id="w",
+        ),
+        IcechunkBranchTrigger(repository="a"),
+        IcechunkTagTrigger(repository="a", tag="v1", icechunk_conn_id="c", poll_interval=2.0),
+        IcechunkNodeTrigger(
+            repository="a", path="/x", branch="dev", kind="array", attributes={"k": 1},
+            minimum_shape=[1, 2], icechunk_conn_id="c", poll_interval=2.0,
+        ),
+    ],
+)  # fmt: skip
+def test_a_trigger_travels_with_all_its_arguments(trigger: BaseTrigger) -> None:
+    copy = travelled(trigger)
+    assert type(copy) is type(trigger)
+    assert copy.serialize() == trigger.serialize()
+    arguments = trigger.serialize()[1]
+    assert {name: getattr(trigger, name) for name in arguments} == arguments
+
+
+def meet_branch(repository: Repository) -> None:
+    change(repository, "next", quality="good")
+
+
+CASES: list[tuple[type, dict[str, Any], Callable[[Repository], Any]]] = [
+    (IcechunkBranchSensor, {}, meet_branch),
+    (IcechunkBranchSensor, {"message_matches": "^ne.t$"}, meet_branch),
+    (IcechunkBranchSensor, {"metadata_has": {"quality": "good"}}, meet_branch),
+    (IcechunkBranchSensor, {"path": "b"}, lambda repo: change(repo, "next", "b/x")),
+    (
+        IcechunkTagSensor,
+        {"tag": "v1"},
+        lambda repo: repo.create_tag("v1", repo.lookup_branch("main")),
+    ),
+    (
+        IcechunkNodeSensor,
+        {"path": "b/x", "kind": "array", "attributes": {"ready": True}, "minimum_shape": [2]},
+        lambda repo: change(repo, "next", "b/x"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "meet"), CASES)
+def test_poking_and_deferring_give_the_same_answer(
+    repository: Repository, kind: type, arguments: dict[str, Any], meet: Callable[..., Any]
+) -> None:
+    if kind is IcechunkBranchSensor:
+        arguments = {**arguments, "since_snapshot_id": repository.lookup_branch("main")}
+    assert poked(kind, **arguments) is None
+    waiting, trigger = deferred(kind, **arguments)
+
+    async def wait() -> dict[str, Any]:
+        task = asyncio.create_task(first(trigger))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        await asyncio.to_thread(meet, repository)
+        return await task
+
+    event = asyncio.run(wait())
+    answer = waiting.execute_complete(make_context(), event)
+    assert answer == poked(kind, **arguments)
+    assert answer == sensor(kind, deferrable=True, **arguments).execute(make_context())
+    assert answer == sensor(kind, **arguments).execute(make_context())
+    assert json.loads(json.dumps(answer)) == answer
+
+
+def test_a_commit_that_does_not_matter_is_passed_over(repository: Repository) -> None:
+    since = repository.lookup_branch("main")
+    change(repository, "noise", "a/x")
+    wanted = change(repository, "signal", "b/x")
+    change(repository, "later", "b/x")
+    for condition in ({"path": "/b/"}, {"message_matches": "signal"}):
+        answer = poked(IcechunkBranchSensor, since_snapshot_id=since, **condition)
+        assert answer is not None
+        assert (answer["snapshot_id"], answer["reset"]) == (wanted, False)
+    assert poked(IcechunkBranchSensor, since_snapshot_id=since, path="b/xy") is None
+
+
+def test_without_a_snapshot_every_commit_counts_but_not_the_empty_beginning(
+    folder: Path,
+) -> None:
+    made = Repository.create(local_filesystem_storage(folder / "weather"))
+    assert poked(IcechunkBranchSensor) is None
+    change(made, "one")
+    answer = poked(IcechunkBranchSensor)
+    assert answer is not None
+    assert answer["message"] == "one"
+
+
+def test_a_branch_that_lost_the_snapshot_says_reset(repository: Repository) -> None:
+    begin = repository.lookup_branch("main")
+    lost = change(repository, "lost")
+    repository.reset_branch("main", begin)
+    head = change(repository, "instead")
+    answer = poked(IcechunkBranchSensor, since_snapshot_id=lost)
+    assert answer is not None
+    assert (answer["snapshot_id"], answer["reset"]) == (head, True)
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize(
+    ("kind", "arguments", "says"),
+    [
+        (IcechunkBranchSensor, {"since_snapshot_id": "None"}, "invalid snapshot id"),
+        (IcechunkBranchSensor, {"message_matches": "("}, "regular expression"),
+        (IcechunkNodeSensor, {"path": "a", "kind": "table"}, "kind"),
+        (IcechunkTagSensor, {"tag": "v", "repository": "../x"}, "outside_root"),
+    ],
+)
+def test_what_can_never_come_fails_in_every_mode(
+    kind: type, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=says):
+        sensor(kind, **arguments).poke(make_context())
+    waiting = sensor(kind, **arguments)
+    event = asyncio.run(first(travelled(waiting.make_trigger())))
+    with pytest.raises(AirflowFailException, match=says):
+        waiting.execute_complete(make_context(), event)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_repository_or_branch_that_is_not_there_yet_is_waited_for(folder: Path) -> None:
+    assert poked(IcechunkTagSensor, tag="v1") is None
+    made = Repository.create(local_filesystem_storage(folder / "weather"))
+    assert poked(IcechunkBranchSensor, branch="dev") is None
+    assert poked(IcechunkNodeSensor, path="a", branch="dev") is None
+    made.create_branch("dev", made.lookup_branch("main"))
+    change(made, "one", branch="dev")
+    assert poked(IcechunkBranchSensor, branch="dev") is not None
+    assert poked(IcechunkNodeSensor, path="a", branch="dev", kind="array") is None
+    assert poked(IcechunkNodeSensor, path="a/x", branch="dev", minimum_shape=[3]) is None
+    assert poked(IcechunkNodeSensor, path="a/x", branch="dev", minimum_shape=[1, 1]) is None
+    found = poked(IcechunkNodeSensor, path="a", branch="dev", kind="group")
+    assert found is not None
+    assert (found["path"], found["shape"]) == ("/a", None)
+
+
+class Store:
+    """The state of an asset, as the triggerer injects it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.stored = asyncio.Event()
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+        self.stored.set()
+
+
+def watcher(store: Store, **arguments: Any) -> IcechunkBranchTrigger:
+    trigger = IcechunkBranchTrigger(
+        **{"repository": "weather", "poll_interval": 0.01, "watcher_id": "w", **arguments}
+    )
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    return trigger
+
+
+async def take(events: AsyncIterator[TriggerEvent], count: int) -> list[dict[str, Any]]:
+    return [dict((await anext(events)).payload) for _ in range(count)]
+
+
+async def until(store: Store, snapshot_id: str, events: AsyncIterator[TriggerEvent]) -> None:
+    """Let the watcher go on until it has stored how far it came."""
+    task = asyncio.ensure_future(anext(events))
+    while store.values.get(WATERMARK) != snapshot_id:
+        await store.stored.wait()
+        store.stored.clear()
+    task.cancel()
+
+
+def test_a_watcher_tells_every_commit_oldest_first_and_remembers_after_that(
+    repository: Repository,
+) -> None:
+    begin = repository.lookup_branch("main")
+    ids = [change(repository, f"{number}") for number in range(3)]
+
+    async def watch() -> None:
+        store = Store()
+        store.values[WATERMARK] = begin
+        events = watcher(store).run()
+        told = await take(events, 3)
+        assert [event["snapshot_id"] for event in told] == ids
+        assert [event["parent_id"] for event in told] == [begin, *ids[:2]]
+        assert store.values[WATERMARK] == begin
+        # A triggerer that dies here tells them again: none is lost.
+        assert await take(watcher(store).run(), 3) == told
+        await until(store, ids[-1], events)
+        later = await asyncio.to_thread(change, repository, "later")
+        (event,) = await take(watcher(store).run(), 1)
+        assert event["snapshot_id"] == later
+
+    asyncio.run(watch())
+
+
+@pytest.mark.parametrize("start", ["head", "beginning", "snapshot"])
+def test_a_watcher_without_state_begins_where_it_is_told(
+    repository: Repository, start: str
+) -> None:
+    begin = repository.lookup_branch("main")
+    first_new = change(repository, "first")
+    given = begin if start == "snapshot" else start
+
+    async def watch() -> str:
+        store = Store()
+        events = watcher(store, start_from=given).run()
+        if start == "head":
+            await until(store, first_new, events)
+            assert await asyncio.to_thread(change, repository, "second")
+            events = watcher(store, start_from=given).run()
+        (event,) = await take(events, 1)
+        return str(event["message"])
+
+    expected = {"head": "second", "beginning": "begin", "snapshot": "first"}
+    assert asyncio.run(watch()) == expected[start]
+
+
+def test_a_watcher_survives_every_error_of_the_storage(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = repository.lookup_branch("main")
+    new = change(repository, "new")
+    errors = [StorageError("busy"), AccessDeniedError("no"), StorageError("busy")]
+    real = IcechunkBranchTrigger._look
+
+    def stumble(self: IcechunkBranchTrigger, start: str) -> Any:
+        if errors:
+            raise errors.pop()
+        return real(self, start)
+
+    monkeypatch.setattr(IcechunkBranchTrigger, "_look", stumble)
+    (event,) = asyncio.run(take(watcher(Store(), start_from=since).run(), 1))
+    assert event["snapshot_id"] == new
+    assert not errors
+
+
+def test_pauses_grow_with_failures_and_stay_bounded() -> None:
+    pauses = Pauses(10.0)
+    waits = [pauses.after_failure() for _ in range(100)]
+    assert waits[0] <= 20.0
+    assert all(5.0 <= wait <= 600.0 for wait in waits)
+    assert waits[-1] >= 300.0
+    assert pauses.after_success() == 10.0
+    assert pauses.after_failure() <= 20.0
+
+
+def test_sensors_keep_nothing_between_two_looks(repository: Repository) -> None:
+    waiting = sensor(IcechunkBranchSensor, since_snapshot_id=repository.lookup_branch("main"))
+    before = dict(vars(waiting))
+    waiting.poke(make_context())
+    change(repository, "next")
+    waiting.poke(make_context())
+    assert vars(waiting) == before
