@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.environment import die_with_parent, start
-from airflow_provider_icechunk.spark.places import open_array
+from airflow_provider_icechunk.spark.places import cores, open_array
 from airflow_provider_icechunk.spark.progress import progress
 from airflow_provider_icechunk.spark.regions import plan_array
 from airflow_provider_icechunk.spark.specification import JobSpecification, parse_job
@@ -65,20 +65,20 @@ def run(spark: SparkSession, specification: JobSpecification) -> dict[str, objec
 
 
 def plan(
-    session: Session, specification: JobSpecification, cores: int
+    session: Session, specification: JobSpecification, at_once: int
 ) -> tuple[GeneratedRegion, ...]:
     """The tasks of a job: whole chunks (with shards, whole shards) of every array."""
     return tuple(
         GeneratedRegion(write.array, write.generator, region)
         for write in specification.writes
         for region in plan_array(
-            open_array(session, write.array), specification.tasks or 2 * cores, cores
+            open_array(session, write.array), specification.tasks or 2 * at_once, at_once
         )
     )
 
 
 def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str, object]:
-    tasks = plan(writing.view, specification, writing.cores())
+    tasks = plan(writing.view, specification, cores(writing.spark))
     _say(f"icechunk: {len(tasks)} regions to write in {writing.repository.storage.location}")
     writer = GeneratedWriter(tasks)
     with progress(writing.spark, len(tasks), _say):

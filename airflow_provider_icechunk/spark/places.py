@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import zarr
+from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.storage.base import Storage
@@ -32,3 +33,11 @@ def open_array(session: Session | ForkSession, path: str) -> zarr.Array[Any]:
             "or `arrays=` of IcechunkOpenSessionOperator)"
         )
     return node
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks Spark runs at once; a guess on Spark Connect, which does not tell."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - the class of the error differs between releases
+        return 8

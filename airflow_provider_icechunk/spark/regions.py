@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
-from airflow_provider_icechunk.spark.places import RepositoryLike, open_array
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
 from airflow_provider_icechunk.spark.plan import (
     Region,
     extent,
@@ -84,15 +84,15 @@ def write_regions(
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
     if writing.committed_as is None:
         opened = open_array(writing.view, array)
-        regions = _plan(opened, region or {}, tasks, writing.cores())
+        regions = _plan(opened, region or {}, tasks, cores(spark))
         work = RegionWriter(array, tuple(regions), fn)
         writing.run(work.names, work, resume=resume)
     return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
 
 
-def plan_array(array: zarr.Array[Any], tasks: int | None, cores: int) -> list[Region]:
+def plan_array(array: zarr.Array[Any], tasks: int | None, at_once: int) -> list[Region]:
     """Regions of whole chunks (with shards, whole shards) that cover an array."""
-    return _plan(array, {}, tasks, cores)
+    return _plan(array, {}, tasks, at_once)
 
 
 def region_name(array: str, region: Region) -> str:
@@ -105,7 +105,7 @@ def _plan(
     array: zarr.Array[Any],
     chosen: Mapping[int, tuple[int, int]],
     tasks: int | None,
-    cores: int,
+    at_once: int,
 ) -> list[Region]:
     grid = chunk_grid(array)
     box = []
@@ -114,4 +114,4 @@ def _plan(
         first = max(0, start) // chunk * chunk
         box.append((first, max(first, min(length, -(-stop // chunk) * chunk))))
     size = math.prod(stop - start for start, stop in box) * array.dtype.itemsize
-    return plan_box(tuple(box), grid, tasks or plan_parts(size, cores))
+    return plan_box(tuple(box), grid, tasks or plan_parts(size, at_once))

@@ -118,13 +118,6 @@ class SparkWriteJob:
         """A session with the changes of `prepare`, to look at what there is to write."""
         return self.repository.resume(self.work)
 
-    def cores(self) -> int:
-        """How many tasks Spark runs at once; a guess on Spark Connect, which does not tell."""
-        try:
-            return int(self.spark.sparkContext.defaultParallelism)
-        except Exception:  # noqa: BLE001 - the class of the error differs between releases
-            return 8
-
     def run(self, names: Sequence[str], write: TaskWriter, *, resume: bool = True) -> None:
         """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
 
@@ -147,9 +140,9 @@ class SparkWriteJob:
 
     def run_frame(self, frame: DataFrame) -> None:
         """Run tasks that are the partitions of a frame whose columns are those of `SCHEMA`."""
-        rows = self._collect(frame)
-        self._tasks += rows
-        check_complete(rows, [_number(fragment) for fragment in self._fragments])
+        self._tasks += self._collect(frame)
+        numbers = [_number(fragment) for fragment in self._fragments]
+        check_complete(len(numbers), [sorted(set(numbers)).index(number) for number in numbers])
 
     def merged(self, writer: str, *, on_overlap: OnOverlap = "error") -> Fragment:
         """One fragment of everything; refuses chunks that two tasks wrote."""

@@ -1,0 +1,86 @@
+"""Which Spark and Arrow types hold the values of which arrays. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import UnsupportedError
+
+_TYPES: dict[str, tuple[str, pa.DataType]] = {
+    "b1": ("boolean", pa.bool_()),
+    "i1": ("byte", pa.int8()),
+    "i2": ("short", pa.int16()),
+    "i4": ("int", pa.int32()),
+    "i8": ("long", pa.int64()),
+    "u1": ("short", pa.int16()),
+    "u2": ("int", pa.int32()),
+    "u4": ("long", pa.int64()),
+    "f2": ("float", pa.float32()),
+    "f4": ("float", pa.float32()),
+    "f8": ("double", pa.float64()),
+}
+_TIME = ("timestamp", pa.timestamp("us", tz="UTC"))
+_TEXT = ("string", pa.string())
+_NUMBERS = ("array<long>", pa.list_(pa.field("element", pa.int64())))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a frame."""
+
+    name: str
+    spark: str
+    """The type as Spark writes it in a schema."""
+    arrow: pa.DataType
+
+
+def column_for(name: str, dtype: np.dtype[Any]) -> Column:
+    """The column for values of a type; unsigned numbers take the next wider signed type."""
+    if dtype.kind == "M":
+        return Column(name, *_TIME)
+    if dtype.kind in "UT":
+        return Column(name, *_TEXT)
+    known = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
+    if known is None:
+        raise UnsupportedError(
+            f"Spark has no type for the values of {name!r}, which are {dtype}: read it with "
+            'layout="chunks", or leave it out with `variables`'
+        )
+    return Column(name, *known)
+
+
+CHUNK_COLUMNS = (
+    Column("array", *_TEXT),
+    Column("chunk", *_NUMBERS),
+    Column("start", *_NUMBERS),
+    Column("shape", *_NUMBERS),
+    Column("data", "binary", pa.binary()),
+)
+"""A row for each chunk: its number, where it starts, its shape, its values in C order."""
+
+
+def spark_schema(columns: tuple[Column, ...]) -> str:
+    """The columns as Spark wants them."""
+    return ", ".join(f"`{column.name.replace('`', '``')}` {column.spark}" for column in columns)
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """The columns as Arrow wants them."""
+    return pa.schema([pa.field(column.name, column.arrow) for column in columns])
+
+
+def to_arrow(values: NDArray[Any], column: Column) -> pa.Array:
+    """Values of an array as a column."""
+    if column.arrow == _TIME[1]:
+        return pa.array(values.astype("datetime64[us]"), pa.timestamp("us")).cast(column.arrow)
+    if column.arrow == _TEXT[1]:
+        return pa.array([str(value) for value in values], column.arrow)
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if native.dtype == np.float16:
+        native = native.astype(np.float32)
+    return pa.array(native).cast(column.arrow)

@@ -1,0 +1,266 @@
+"""Write long frames, a row for each cell, into arrays.
+
+Spark computes for each row which chunk it belongs to and where in it, and moves all rows of a chunk
+into one task, which puts the chunk together. That costs many times what `write_regions` costs for
+the same array: it is meant for tables, not for data that is an array already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import zarr
+from numpy.typing import NDArray
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, functions
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.chunk_rows import grid_counts, inner_shape
+from airflow_provider_icechunk.spark.encode import Index, chunk_grid, put_values
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
+from airflow_provider_icechunk.spark.run_tasks import SCHEMA, answer
+from airflow_provider_icechunk.spark.write_job import JobResult, Prepare, SparkWriteJob
+from airflow_provider_icechunk.zarr_store.sessions import ForkSession
+
+Missing = Literal["error", "fill", "keep"]
+"""What becomes of the cells of a chunk that have no row, if the chunk has any row at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A column with evenly spaced values: position 0 is at `start`, the next at `start + step`."""
+
+    column: str
+    start: float = 0.0
+    step: float = 1.0
+
+    def position(self) -> str:
+        """The position as an expression of Spark's; a value between two positions has none."""
+        name = f"`{self.column.replace('`', '``')}`"
+        exact = f"((cast({name} as double) - ({self.start!r}D)) / ({self.step!r}D))"
+        if (self.start, self.step) == (0.0, 1.0):
+            exact = f"cast({name} as double)"
+        return f"if(abs({exact} - round({exact})) < 1e-6D, cast(round({exact}) as bigint), null)"
+
+
+def write_dataframe(
+    frame: DataFrame,
+    repository: RepositoryLike,
+    values: Mapping[str, str],
+    dimensions: Sequence[str | Axis],
+    *,
+    job: str,
+    branch: str = "main",
+    prepare: Prepare | None = None,
+    missing: Missing = "error",
+    tasks: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+) -> JobResult:
+    """Write a frame with a row for each cell and commit once.
+
+    Rows outside of the arrays, and two rows for one cell, are refused. A NULL is a missing cell.
+    Chunks without any row stay as they are.
+
+    :param values: columns of values, and the array each belongs to; the arrays share their shape
+        and their chunks.
+    :param dimensions: for each dimension the column with the position, or an `Axis`.
+    :param missing: refuse chunks that lack cells, take the fill value, or what is there already.
+    """
+    writing = SparkWriteJob.open(
+        frame.sparkSession, repository, job=job, branch=branch, prepare=prepare
+    )
+    if writing.committed_as is None:
+        arrays = [open_array(writing.view, path) for path in values.values()]
+        _check_alike(arrays, dimensions)
+        parts = tasks or min(math.prod(grid_counts(arrays[0])), 2 * cores(frame.sparkSession))
+        placed = place_cells(frame, arrays[0], dimensions, list(values))
+        gathered = placed.repartition(max(1, parts), "chunk").sortWithinPartitions("chunk")
+        fork = writing.repository.fork(writing.work)
+        work = CellRows(tuple(values.values()), missing)
+        writing.run_frame(gathered.mapInArrow(partial(_write_partition, fork, work), SCHEMA))
+    described = ", ".join(values.values())
+    return writing.commit(
+        message or f"write {described}", metadata=metadata, rebase_with=rebase_with
+    )
+
+
+def place_cells(
+    frame: DataFrame,
+    array: zarr.Array[Any],
+    dimensions: Sequence[str | Axis],
+    values: Sequence[str],
+) -> DataFrame:
+    """The frame as (number of the chunk, place in the chunk, values); -1 for rows outside."""
+    axes = [axis if isinstance(axis, Axis) else Axis(axis) for axis in dimensions]
+    grid, counts = chunk_grid(array), grid_counts(array)
+    chunk, place, inside = "0L", "0L", ["true"]
+    for axis, length, size, count in zip(axes, array.shape, grid, counts, strict=True):
+        position = axis.position()
+        chunk = f"({chunk} * {count} + ({position} div {size}))"
+        place = f"({place} * {size} + ({position} % {size}))"
+        inside.append(f"coalesce({position} between 0 and {length - 1}, false)")
+    where = " and ".join(inside)
+    return frame.select(
+        functions.expr(f"if({where}, {chunk}, -1L)").alias("chunk"),
+        functions.expr(f"if({where}, {place}, 0L)").alias("place"),
+        *(frame[name].alias(f"value_{number}") for number, name in enumerate(values)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Rows of one chunk."""
+
+    chunk: int
+    place: NDArray[np.int64]
+    values: tuple[NDArray[Any], ...]
+    known: tuple[NDArray[np.bool_], ...]
+    """For each column of values, which rows are not NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRows:
+    """Puts chunks of some arrays together from rows that are sorted by chunk."""
+
+    arrays: tuple[str, ...]
+    missing: Missing
+
+    def write(self, fork: ForkSession, batches: Iterator[pa.RecordBatch]) -> int:
+        """Write every chunk that has rows; returns the number of bytes."""
+        arrays = [open_array(fork, path) for path in self.arrays]
+        size = 0
+        for cells in chunks_of(batches):
+            if cells.chunk < 0:
+                raise InvalidInputError(
+                    f"{len(cells.place)} rows lie outside of {self.arrays[0]!r}, between two "
+                    f"positions, or have no position; its shape is {arrays[0].shape}"
+                )
+            index = tuple(map(int, np.unravel_index(cells.chunk, grid_counts(arrays[0]))))
+            for array, values, known in zip(arrays, cells.values, cells.known, strict=True):
+                whole = self._assemble(array, index, cells.place[known], values[known])
+                put_values(fork, array, iter([(index, whole)]))
+                size += whole.nbytes
+        return size
+
+    def _assemble(
+        self, array: zarr.Array[Any], index: Index, place: NDArray[np.int64], values: NDArray[Any]
+    ) -> NDArray[Any]:
+        grid = chunk_grid(array)
+        inner = tuple(slice(length) for length in inner_shape(array, index))
+        counts = np.bincount(place, minlength=math.prod(grid)).reshape(grid)[inner]
+        self._check(array, index, counts)
+        whole = np.full(grid, array.fill_value, dtype=array.dtype)
+        if self.missing == "keep" and not counts.all():
+            whole[inner] = _old(array, index)
+        whole.reshape(-1)[place] = _cast(array, values)
+        return whole[inner]
+
+    def _check(self, array: zarr.Array[Any], index: Index, counts: NDArray[np.int64]) -> None:
+        wrong, what = counts > 1, "cells have two rows or more"
+        if not wrong.any() and self.missing == "error":
+            wrong, what = counts == 0, "cells have no row (`missing` says what to do about it)"
+        if wrong.any():
+            first = [
+                int(number * chunk + place)
+                for number, chunk, place in zip(
+                    index, chunk_grid(array), np.argwhere(wrong)[0], strict=True
+                )
+            ]
+            raise InvalidInputError(
+                f"in chunk {list(index)} of {array.path!r} {int(wrong.sum())} {what}; the first "
+                f"is at {first}"
+            )
+
+
+def chunks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Cells]:
+    """Rows that are sorted by chunk, chunk by chunk, however they are cut into batches."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        numbers = batch.column(0).to_numpy()
+        borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, stop in pairwise(borders):
+            if start == stop:
+                continue
+            part = batch.slice(start, stop - start)
+            if waiting and waiting[0].column(0)[0] != part.column(0)[0]:
+                yield _cells(waiting)
+                waiting = []
+            waiting.append(part)
+    if waiting:
+        yield _cells(waiting)
+
+
+def _cells(parts: Sequence[pa.RecordBatch]) -> Cells:
+    table = pa.Table.from_batches(parts)
+    columns = [table.column(number).combine_chunks() for number in range(2, table.num_columns)]
+    return Cells(
+        chunk=int(table.column(0)[0].as_py()),
+        place=table.column(1).to_numpy(),
+        values=tuple(_plain(column) for column in columns),
+        known=tuple(column.is_valid().to_numpy(zero_copy_only=False) for column in columns),
+    )
+
+
+def _plain(column: pa.Array) -> NDArray[Any]:
+    """Values without NULLs in between, which NumPy would make floats of."""
+    if column.null_count and not pa.types.is_string(column.type):
+        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _cast(array: zarr.Array[Any], values: NDArray[Any]) -> NDArray[Any]:
+    try:
+        return values.astype(array.dtype, casting="same_kind", copy=False)
+    except TypeError:
+        raise InvalidInputError(
+            f"values of type {values.dtype} do not fit into {array.path!r}, which holds "
+            f"{array.dtype}; cast the column first"
+        ) from None
+
+
+def _old(array: zarr.Array[Any], index: Index) -> NDArray[Any]:
+    grid, shape = chunk_grid(array), inner_shape(array, index)
+    return np.asarray(
+        array[
+            tuple(
+                slice(number * chunk, number * chunk + length)
+                for number, chunk, length in zip(index, grid, shape, strict=True)
+            )
+        ]
+    )
+
+
+def _check_alike(arrays: Sequence[zarr.Array[Any]], dimensions: Sequence[str | Axis]) -> None:
+    if not arrays:
+        raise InvalidInputError("no column of values was given")
+    first = arrays[0]
+    for array in arrays:
+        if (array.shape, chunk_grid(array)) != (first.shape, chunk_grid(first)):
+            raise InvalidInputError(
+                f"{array.path!r} and {first.path!r} differ in shape or chunks: write them one "
+                "after the other"
+            )
+    if len(dimensions) != first.ndim:
+        raise InvalidInputError(
+            f"{first.path!r} has {first.ndim} dimensions, {len(dimensions)} columns were given"
+        )
+
+
+def _write_partition(
+    fork: ForkSession, work: CellRows, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    fork.discard_changes()
+    size = work.write(fork, batches)
+    yield answer(fork, context.partitionId(), size, name=None)

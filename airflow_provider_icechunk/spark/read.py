@@ -1,0 +1,157 @@
+"""Arrays as data frames: a row for each cell, or a row for each chunk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zarr
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_icechunk.spark.columns import (
+    CHUNK_COLUMNS,
+    arrow_schema,
+    spark_schema,
+    to_arrow,
+)
+from airflow_provider_icechunk.spark.encode import chunk_grid
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array, opened
+from airflow_provider_icechunk.spark.plan import Region, extent, plan_box, slices
+from airflow_provider_icechunk.spark.reading import (
+    FrameLayout,
+    Positions,
+    Ranges,
+    Reading,
+    ReadTask,
+    Selection,
+    plan_reading,
+)
+from airflow_provider_icechunk.zarr_store.sessions import Session
+
+_ROWS = 1 << 18
+_CELLS = 1 << 22
+"""Cells that a task decodes at once; never less than a chunk."""
+
+
+def read(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    path: str = "/",
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+    layout: FrameLayout = "long",
+    variables: Sequence[str] | None = None,
+    isel: Positions | None = None,
+    sel: Ranges | None = None,
+    coordinates: bool = True,
+    tasks: int | None = None,
+) -> DataFrame:
+    """The array at `path`, or arrays of the group there, as a frame of one snapshot.
+
+    Long frames have a column for each dimension and one for each array; chunks outside of the
+    selection are not read. Frames of chunks hold whole chunks, as bytes in the array's type.
+
+    :param branch: read its head, by default that of `main`; with `as_of`, its last commit by then.
+    :param isel: positions by dimension, a number or (first, one after the last).
+    :param sel: values of a sorted coordinate by dimension, (first, last), both included.
+    :param coordinates: show values of coordinate arrays, where there are some, not positions.
+    """
+    session = open_snapshot(repository, branch, tag, snapshot_id, as_of)
+    reading = plan_reading(
+        session,
+        path,
+        layout=layout,
+        variables=variables,
+        selection=Selection(isel or {}, sel or {}),
+        coordinates=coordinates,
+        tasks=tasks,
+        cores=cores(spark),
+    )
+    count = len(reading.tasks)
+    numbers = spark.range(0, count, 1, max(1, count))
+    return numbers.mapInArrow(partial(_read_numbers, reading), spark_schema(reading.columns))
+
+
+def open_snapshot(
+    repository: RepositoryLike,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+) -> Session:
+    """A session that reads the snapshot which the arguments name; by default the head of `main`."""
+    if branch is None and tag is None and snapshot_id is None:
+        branch = "main"
+    return opened(repository).readonly_session(
+        branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of
+    )
+
+
+def read_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in batches."""
+    arrays = [open_array(reading.session, path) for path in task.paths]
+    if reading.layout == "chunks":
+        yield from _chunk_rows(arrays[0], task.region)
+        return
+    cells = math.prod(extent(task.region))
+    for block in plan_box(task.region, chunk_grid(arrays[0]), max(1, -(-cells // _CELLS))):
+        yield from _long_rows(reading, arrays, block)
+
+
+def _read_numbers(reading: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from read_task(reading, reading.tasks[number])
+
+
+def _long_rows(
+    reading: Reading, arrays: Sequence[zarr.Array[Any]], block: Region
+) -> Iterator[pa.RecordBatch]:
+    labels = [
+        np.arange(start, stop, dtype=np.int64)
+        if dimension.coordinate is None
+        else np.asarray(open_array(reading.session, dimension.coordinate)[start:stop])
+        for dimension, (start, stop) in zip(reading.dimensions, block, strict=True)
+    ]
+    values = [np.asarray(array[slices(block)]).reshape(-1) for array in arrays]
+    shape = extent(block)
+    schema = arrow_schema(reading.columns)
+    for first in range(0, math.prod(shape), _ROWS):
+        rows = np.arange(first, min(first + _ROWS, math.prod(shape)))
+        places = np.unravel_index(rows, shape) if shape else ()
+        parts = [label[place] for label, place in zip(labels, places, strict=True)]
+        parts += [column[rows[0] : rows[-1] + 1] for column in values]
+        columns = [to_arrow(p, c) for p, c in zip(parts, reading.columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _chunk_rows(array: zarr.Array[Any], region: Region) -> Iterator[pa.RecordBatch]:
+    grid = chunk_grid(array)
+    schema = arrow_schema(CHUNK_COLUMNS)
+    whole = tuple(
+        (start // size * size, min(-(-stop // size) * size, length))
+        for (start, stop), size, length in zip(region, grid, array.shape, strict=True)
+    )
+    count = math.prod(
+        -(-stop // size) - start // size for (start, stop), size in zip(whole, grid, strict=True)
+    )
+    for block in plan_box(whole, grid, max(1, count)):
+        data = np.ascontiguousarray(array[slices(block)]).tobytes()
+        starts = [start for start, _ in block]
+        row = [
+            array.path,
+            [start // size for start, size in zip(starts, grid, strict=True)],
+            starts,
+            list(extent(block)),
+            data,
+        ]
+        columns = [pa.array([cell], c.arrow) for cell, c in zip(row, CHUNK_COLUMNS, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
