@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, Kind
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.spark.encode import Index, chunk_grid, put_values
+from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, open_array
 from airflow_provider_icechunk.spark.run_tasks import SCHEMA, answer
-from airflow_provider_icechunk.spark.write_job import JobResult, Prepare, SparkWriteJob
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession
 
 

@@ -25,9 +25,10 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.spark.chunk_rows import grid_counts, inner_shape
 from airflow_provider_icechunk.spark.encode import Index, chunk_grid, put_values
+from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
 from airflow_provider_icechunk.spark.run_tasks import SCHEMA, answer
-from airflow_provider_icechunk.spark.write_job import JobResult, Prepare, SparkWriteJob
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession
 
 Missing = Literal["error", "fill", "keep"]

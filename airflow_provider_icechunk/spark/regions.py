@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
+from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
 from airflow_provider_icechunk.spark.plan import (
     Region,
@@ -23,7 +24,7 @@ from airflow_provider_icechunk.spark.plan import (
     plan_parts,
     slices,
 )
-from airflow_provider_icechunk.spark.write_job import JobResult, Prepare, SparkWriteJob
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession
 
 RegionFunction = Callable[[tuple[slice, ...]], NDArray[Any]]

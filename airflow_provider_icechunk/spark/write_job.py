@@ -7,39 +7,32 @@ attempt, and it can use what earlier attempts have written.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
+from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
-from airflow_provider_icechunk.format.ids import encode_base32
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector, ConflictSolver
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit, merge_fragments
-from airflow_provider_icechunk.repository.jobs import JobFolder, job_key
-from airflow_provider_icechunk.repository.session import TOKEN_KEY
+from airflow_provider_icechunk.repository.jobs import JobFolder
+from airflow_provider_icechunk.spark.job_record import (
+    REUSABLE_FOR,
+    Prepare,
+    begin_job,
+    commit_fragments,
+)
 from airflow_provider_icechunk.spark.places import RepositoryLike, opened
 from airflow_provider_icechunk.spark.plan import check_complete
 from airflow_provider_icechunk.spark.run_tasks import SCHEMA, TaskWriter, kept_folder, run_tasks
-from airflow_provider_icechunk.storage.base import Absent, Anything, Lost
 from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
 
-REUSABLE_FOR = timedelta(hours=18)
-"""How long the work of an earlier attempt may be used: less than the least age for collection."""
-_LOOK_BACK = 100
-"""Commits that are searched for the job if its record is gone."""
-
 log = logging.getLogger(__name__)
-
-Prepare = Callable[[Session], None]
-"""Creates, resizes or describes arrays in the session; these changes are part of the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +84,12 @@ class SparkWriteJob:
     ) -> SparkWriteJob:
         """Start the job `job` on a branch, or take it up again where an attempt left it.
 
-        `prepare` runs on the first attempt alone; later ones find its changes in the record. Give
-        other work another job id: the same id means the same data.
+        `prepare` has to make the same changes on every attempt; if it does not, the work of earlier
+        attempts is not used. Give other work another job id: the same id means the same data.
         """
-        if not job:
-            raise InvalidInputError("a job needs an id that is the same on every attempt")
         repo = opened(repository)
-        known = _recorded(repo, job)
-        if known is not None and known.branch != branch:
-            raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
-        done = _find_commit(repo, branch, job, None if known is None else encode_base32(known.base))
-        if known is None or (done is None and not _is_fresh(repo, job)):
-            known = _begin(repo, branch, job, prepare, replacing=known is not None)
-        return cls(spark, repo, known, done=done)
+        begun = begin_job(repo, job=job, branch=branch, prepare=prepare)
+        return cls(spark, repo, begun.work, done=begun.committed_as)
 
     @classmethod
     def adopt(
@@ -170,13 +156,14 @@ class SparkWriteJob:
         if self.committed_as is not None:
             log.warning("job %s is committed already as %s", self.work.job, self.committed_as)
             return self._result(self.committed_as, 0, replayed=True)
-        session = self.repository.resume(self.work)
-        chunks = session.merge_fragments(self._fragments, on_overlap=on_overlap)
-        identity = session.commit(
-            message,
-            metadata={**(metadata or {}), "spark.job_id": self.work.job},
-            rebase_with=rebase_with or ConflictDetector(),
-            token=self.work.job,
+        identity, chunks = commit_fragments(
+            self.repository,
+            self.work,
+            self._fragments,
+            message=message,
+            metadata=metadata,
+            on_overlap=on_overlap,
+            rebase_with=rebase_with,
         )
         return self._result(identity, chunks)
 
@@ -228,56 +215,3 @@ class SparkWriteJob:
 
 def _number(fragment: Fragment) -> int:
     return int(fragment.worker.removeprefix("task "))
-
-
-def _record_key(job: str) -> str:
-    return f"{job_key(job)}/job.json"
-
-
-def _recorded(repository: Repository, job: str) -> WorkUnit | None:
-    stored = repository.storage.get(_record_key(job))
-    if stored is None:
-        return None
-    try:
-        unit = WorkUnit.from_json(stored.data.decode())
-    except (IcechunkError, UnicodeDecodeError, RecursionError):
-        raise FormatError(f"{_record_key(job)}: this is no record of a job") from None
-    if unit.job != job:
-        raise FormatError(f"{_record_key(job)}: this is the record of another job")
-    return unit
-
-
-def _is_fresh(repository: Repository, job: str) -> bool:
-    listed = repository.storage.head(_record_key(job))
-    return listed is not None and listed.created_at > repository.storage.now() - REUSABLE_FOR
-
-
-def _begin(
-    repository: Repository, branch: str, job: str, prepare: Prepare | None, *, replacing: bool
-) -> WorkUnit:
-    """Open a session, apply the metadata changes and record it; the first of two attempts wins."""
-    session = repository.writable_session(branch)
-    if prepare is not None:
-        prepare(session)
-    unit = session.work_unit(job)
-    outcome = repository.storage.put(
-        _record_key(job),
-        json.dumps(unit.to_json(), sort_keys=True).encode(),
-        expect=Anything() if replacing else Absent(),
-    )
-    if isinstance(outcome, Lost):
-        earlier = _recorded(repository, job)
-        assert earlier is not None
-        return earlier
-    repository.storage.settle()
-    return unit
-
-
-def _find_commit(repository: Repository, branch: str, job: str, base: str | None) -> str | None:
-    """The commit that an attempt of the job made since the job's base, if there is one."""
-    for number, info in enumerate(repository.ancestry(branch=branch)):
-        if info.id == base or (base is None and number >= _LOOK_BACK):
-            return None
-        if info.metadata.get(TOKEN_KEY) == job:
-            return str(info.id)
-    return None

@@ -1,6 +1,7 @@
 """One Spark for all tests of the folder: starting it takes longer than most of them."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,14 @@ from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     patch = pytest.MonkeyPatch()
     patch.setenv("PYSPARK_PYTHON", sys.executable)
     root, here = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
-    patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(here)]))
+    # Where the build puts it: Spark has to find the data source without being told.
+    installed = tmp_path_factory.mktemp("site")
+    shutil.copy(root / "airflow_provider_icechunk" / "spark" / "pyspark_icechunk.py", installed)
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(here), str(installed)]))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     # Plain `local[2]` never tries a failed task again.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")

@@ -168,3 +168,15 @@ def test_a_missing_array_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(InvalidInputError, match="'b'"):
         write_regions(spark, repository, "b", numbers, job="one", prepare=make)
+
+
+def test_earlier_work_is_not_used_if_the_metadata_comes_out_different(
+    spark: SparkSession, repository: Repository
+) -> None:
+    first = SparkWriteJob.open(spark, repository, job="one", prepare=make)
+    again = SparkWriteJob.open(spark, repository, job="one", prepare=make)
+    assert again.work == first.work
+    other = SparkWriteJob.open(
+        spark, repository, job="one", prepare=lambda session: make(session, fill_value=7)
+    )
+    assert other.work.staged != first.work.staged

@@ -1,0 +1,148 @@
+"""The beginning and the end of a job that several attempts may run.
+
+The record of a job says on which snapshot its attempts stand. It lies in the job's folder and is
+written once: of two attempts that begin at the same moment, both continue with the record of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
+from airflow_provider_icechunk.format.fragments import Fragment
+from airflow_provider_icechunk.format.ids import encode_base32
+from airflow_provider_icechunk.repository.conflicts import ConflictDetector, ConflictSolver
+from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit
+from airflow_provider_icechunk.repository.jobs import job_key
+from airflow_provider_icechunk.repository.session import TOKEN_KEY
+from airflow_provider_icechunk.storage.base import Absent, Anything, Lost
+from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
+
+REUSABLE_FOR = timedelta(hours=18)
+"""How long the work of an earlier attempt may be used: less than the least age for collection."""
+_LOOK_BACK = 100
+"""Commits that are searched for the job if its record is gone."""
+
+Prepare = Callable[[Session], None]
+"""Creates, resizes or describes arrays in the session; these changes are part of the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A job that may write."""
+
+    work: WorkUnit
+    committed_as: str | None
+    """The snapshot that an earlier attempt committed, if there is one."""
+
+
+def begin_job(
+    repository: Repository, *, job: str, branch: str, prepare: Prepare | None = None
+) -> Begun:
+    """Begin a job, or take it up again where an attempt left it."""
+    if not job:
+        raise InvalidInputError("a job needs an id that is the same on every attempt")
+    known = _recorded(repository, job)
+    if known is not None and known.branch != branch:
+        raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
+    base = None if known is None else encode_base32(known.base)
+    done = _find_commit(repository, branch, job, base)
+    if done is not None and known is not None:
+        return Begun(known, done)
+    if known is not None and _is_fresh(repository, job) and _is_same(repository, known, prepare):
+        return Begun(known, None)
+    if done is not None:
+        prepare = None
+    return Begun(_begin(repository, branch, job, prepare, replacing=known is not None), done)
+
+
+def commit_fragments(
+    repository: Repository,
+    work: WorkUnit,
+    fragments: Sequence[Fragment],
+    *,
+    message: str,
+    metadata: Mapping[str, Any] | None = None,
+    on_overlap: OnOverlap = "error",
+    rebase_with: ConflictSolver | None = None,
+) -> tuple[str, int]:
+    """Commit what the tasks of a job wrote; returns the snapshot and the number of chunks.
+
+    If another attempt commits first, its snapshot is the answer.
+    """
+    session = repository.resume(work)
+    chunks = session.merge_fragments(fragments, on_overlap=on_overlap)
+    identity = session.commit(
+        message,
+        metadata={**(metadata or {}), "spark.job_id": work.job},
+        rebase_with=rebase_with or ConflictDetector(),
+        token=work.job,
+    )
+    return identity, chunks
+
+
+def _record_key(job: str) -> str:
+    return f"{job_key(job)}/job.json"
+
+
+def _recorded(repository: Repository, job: str) -> WorkUnit | None:
+    stored = repository.storage.get(_record_key(job))
+    if stored is None:
+        return None
+    try:
+        unit = WorkUnit.from_json(stored.data.decode())
+    except (IcechunkError, UnicodeDecodeError, RecursionError):
+        raise FormatError(f"{_record_key(job)}: this is no record of a job") from None
+    if unit.job != job:
+        raise FormatError(f"{_record_key(job)}: this is the record of another job")
+    return unit
+
+
+def _is_fresh(repository: Repository, job: str) -> bool:
+    listed = repository.storage.head(_record_key(job))
+    return listed is not None and listed.created_at > repository.storage.now() - REUSABLE_FOR
+
+
+def _is_same(repository: Repository, work: WorkUnit, prepare: Prepare | None) -> bool:
+    """Whether `prepare` makes of the base the documents that the record already has."""
+    session = repository.resume(replace(work, staged=work.base))
+    if prepare is not None:
+        prepare(session)
+    now = {node.path: node.user_data for node in session.tree.nodes()}
+    recorded = repository.fork(work).tree.nodes()
+    return now == {node.path: node.user_data for node in recorded}
+
+
+def _begin(
+    repository: Repository, branch: str, job: str, prepare: Prepare | None, *, replacing: bool
+) -> WorkUnit:
+    """Open a session, apply the metadata changes and record it; the first of two attempts wins."""
+    session = repository.writable_session(branch)
+    if prepare is not None:
+        prepare(session)
+    unit = session.work_unit(job)
+    outcome = repository.storage.put(
+        _record_key(job),
+        json.dumps(unit.to_json(), sort_keys=True).encode(),
+        expect=Anything() if replacing else Absent(),
+    )
+    if isinstance(outcome, Lost):
+        earlier = _recorded(repository, job)
+        assert earlier is not None
+        return earlier
+    repository.storage.settle()
+    return unit
+
+
+def _find_commit(repository: Repository, branch: str, job: str, base: str | None) -> str | None:
+    """The commit that an attempt of the job made since the job's base, if there is one."""
+    for number, info in enumerate(repository.ancestry(branch=branch)):
+        if info.id == base or (base is None and number >= _LOOK_BACK):
+            return None
+        if info.metadata.get(TOKEN_KEY) == job:
+            return str(info.id)
+    return None

@@ -1,0 +1,136 @@
+"""The data source: found without registration, one commit for each job, an abort that is safe."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
+
+from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.format.fragments import encode_fragment
+from airflow_provider_icechunk.spark.read import read
+from airflow_provider_icechunk.spark.source import IcechunkSource, IcechunkWriter, Written
+from airflow_provider_icechunk.spark.source_options import parse_options
+
+SCHEMA = StructType(
+    [StructField("data", BinaryType()), StructField("chunk", ArrayType(LongType()))]
+)
+VALUES = np.arange(1200, dtype="int64").reshape(40, 30)
+
+
+@pytest.fixture
+def place(repository: Repository, tmp_path: Path) -> str:
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    array = root.create_array(
+        "a", shape=(40, 30), chunks=(16, 16), dtype="int64", dimension_names=("y", "x")
+    )
+    array[:] = VALUES
+    root.create_array("copy", shape=(40, 30), chunks=(16, 16), dtype="int64", compressors=None)
+    session.commit("first")
+    return str(tmp_path / "repository")
+
+
+def content(place: str, array: str) -> Any:
+    store = Repository.open(locate(place)).readonly_session("main").store
+    return np.asarray(zarr.open_array(store, path=array, mode="r")[:])
+
+
+def locate(place: str) -> Any:
+    return parse_options({"path": place}).storage()
+
+
+def begun(place: str, **options: str) -> tuple[IcechunkWriter, list[Written]]:
+    """A writer, and the messages of two tasks that wrote a chunk each."""
+    writer = IcechunkWriter.begin(parse_options({"path": place, "node": "copy", **options}), SCHEMA)
+    repository = Repository.open(locate(place))
+    messages = []
+    for number in range(2):
+        fork = repository.fork(writer._work)
+        array = zarr.open_array(fork.store, path="copy", mode="r+")
+        array[:16, 16 * number : 16 * number + 16] = number + 1
+        messages.append(Written(encode_fragment(fork.fragment(f"task {number}"))))
+    return writer, messages
+
+
+def chunk_files(place: str) -> int:
+    return len(list(Path(place).glob("chunks/*")))
+
+
+def test_an_abort_deletes_only_what_was_never_committed(place: str) -> None:
+    before = chunk_files(place)
+    writer, messages = begun(place)
+    assert chunk_files(place) == before + 2
+    writer.abort([messages[0], None])
+    assert chunk_files(place) == before + 1
+
+
+def test_an_abort_after_a_commit_deletes_nothing(place: str) -> None:
+    writer, messages = begun(place)
+    writer.commit(list(messages))
+    files = chunk_files(place)
+    writer.abort(list(messages))
+    assert chunk_files(place) == files
+    assert content(place, "copy")[:16].tolist() == [[1] * 16 + [2] * 14] * 16
+
+
+def test_a_job_of_one_id_commits_once_also_if_its_record_is_gone(place: str) -> None:
+    writer, messages = begun(place, job="one")
+    writer.commit(list(messages))
+    writer.commit(list(messages))
+    (record,) = (Path(place) / "jobs").glob("*/job.json")
+    record.unlink()
+    again, messages = begun(place, job="one")
+    again.commit(list(messages))
+    again.abort([messages[0], None])
+    repository = Repository.open(locate(place))
+    assert len(list(repository.ancestry(branch="main"))) == 3
+    assert content(place, "copy")[0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "path: Field required"),
+        ({"path": "/x", "secret_key": "hidden-81"}, "secret_key: Extra inputs"),
+        ({"path": "/x", "layout": "wide"}, "layout"),
+        ({"path": "/x", "isel": "{"}, "isel"),
+    ],
+)
+def test_wrong_options_are_refused_without_their_values(
+    options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        parse_options(options)
+    assert "hidden-81" not in str(caught.value)
+
+
+def test_what_cannot_be_written_is_refused(place: str) -> None:
+    source = IcechunkSource({"path": place, "node": "copy"})
+    with pytest.raises(InvalidInputError, match="append"):
+        source.writer(SCHEMA, overwrite=True)
+    with pytest.raises(InvalidInputError, match="no column 'chunk'"):
+        source.writer(StructType([StructField("data", BinaryType())]), overwrite=False)
+    with pytest.raises(InvalidInputError, match="'b'"):
+        IcechunkSource({"path": place, "node": "b"}).writer(SCHEMA, overwrite=False)
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(600)
+def test_spark_finds_the_source_and_reads_and_writes_with_it(
+    spark: SparkSession, place: str
+) -> None:
+    options = {"node": "a", "isel": '{"y": [30, 40]}', "tasks": "2"}
+    cells = spark.read.format("icechunk").options(**options).load(place)
+    assert cells.dtypes == [("y", "bigint"), ("x", "bigint"), ("a", "bigint")]
+    assert sorted(row["a"] for row in cells.collect()) == VALUES[30:].reshape(-1).tolist()
+    writer = read(spark, place, "a", layout="chunks").write.format("icechunk").mode("append")
+    writer.options(node="copy", job="copy", message="copied").save(place)
+    assert np.array_equal(content(place, "copy"), VALUES)
+    history = list(Repository.open(locate(place)).ancestry(branch="main"))
+    assert [info.message for info in history][:2] == ["copied", "first"]
