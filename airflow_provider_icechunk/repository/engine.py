@@ -9,14 +9,17 @@ from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedCo
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.identities import new_id, show_id
 from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.repository.assets import Assets
+from airflow_provider_icechunk.repository.assets import Assets, CacheLimits
 from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
 from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
-from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.storage.base import HasEndpoint, Storage
 from airflow_provider_icechunk.virtual.credentials import AnyCredential
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
+
+Authorization = Mapping[str, AnyCredential | None]
+"""URL prefixes of virtual chunks that may be read, and as whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,46 @@ class Engine:
             packing=self.packing,
             new_id=lambda: ChunkId(self.new_id()),
         )
+
+
+def build_engine(
+    ledger: Ledger,
+    storage: Storage,
+    config: RepositoryConfig,
+    authorize: Authorization | None,
+    *,
+    given: RepositoryConfig | None,
+    packing: Packing | None,
+    world: World,
+) -> Engine:
+    """Put the parts of an open repository together."""
+    settings = config.resolved()
+    trust = Trust.of(
+        creates=settings.storage.use_conditional_create,
+        updates=settings.storage.use_conditional_update,
+    )
+    ledger = ledger.trusting(trust)
+    limits = CacheLimits(
+        snapshot_nodes=settings.num_snapshot_nodes,
+        manifest_bytes=settings.num_chunk_refs * 80,
+    )
+    assets = Assets(storage, ledger, level=settings.compression_level, limits=limits)
+    endpoint = storage.endpoint_url if isinstance(storage, HasEndpoint) else None
+    virtual = VirtualReader.from_config(
+        config, authorize, given=given, trusted_endpoints=[endpoint] if endpoint else []
+    )
+    return Engine(
+        storage=storage,
+        ledger=ledger,
+        assets=assets,
+        reader=ChunkReader(storage, ledger.layout, virtual),
+        virtual=virtual,
+        config=config,
+        settings=settings,
+        packing=packing or Packing(),
+        clock=ClockGuard(assets, world),
+        conditions=ConditionGuard(storage, trust),
+        world=world,
+        given=given,
+        authorize=dict(authorize or {}),
+    )

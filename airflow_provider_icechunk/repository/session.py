@@ -14,14 +14,12 @@ import numpy as np
 
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
-    FragmentError,
     Kind,
     OutcomeUnknownError,
     RebaseFailedError,
     SessionError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.fragments import Fragment
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.references import Inline, Native, RefKind, Virtual
 from airflow_provider_icechunk.format.snapshot import Snapshot
@@ -34,22 +32,19 @@ from airflow_provider_icechunk.repository.conflicts import (
     Theirs,
     rebase_step,
 )
+from airflow_provider_icechunk.repository.coordination import Coordination
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.handoff import (
-    OnOverlap,
     WorkUnit,
-    changes_of_staged,
-    merge_fragments,
 )
 from airflow_provider_icechunk.repository.history import (
     Diff,
     combine_paths,
     commits_between,
     logs_since_parent,
-    required_log,
 )
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
-from airflow_provider_icechunk.repository.merging import Handed, merge_changes
+from airflow_provider_icechunk.repository.merging import Handed
 from airflow_provider_icechunk.repository.node_ids import ids_of
 from airflow_provider_icechunk.repository.patience import Patience
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
@@ -68,7 +63,7 @@ class ChunkType(Enum):
     INLINE = 3
 
 
-class Session:
+class Session(Coordination):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param engine: what the sessions of a repository share.
@@ -316,103 +311,6 @@ class Session:
             self._engine.ledger.announce(snapshot)
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
-
-    def stage(self) -> Snapshot:
-        """The tree as it is now as a stored snapshot that nothing names, for workers to stand on.
-
-        Without changes it is the base itself. Collection leaves it alone while it is young.
-        """
-        with self.tree.lock:
-            if self.tree.changes.is_empty():
-                return self.tree.base
-            return self._store_snapshot("staged", {})
-
-    def work_unit(self, job: str) -> WorkUnit:
-        """What workers need to write chunks for this session. JSON-able, without credentials."""
-        with self.tree.lock:
-            self.tree.check_writable()
-            self._work = self._hand_out(job)
-            return self._work
-
-    def merge_fragments(
-        self, fragments: Sequence[Fragment], *, on_overlap: OnOverlap = "error"
-    ) -> int:
-        """Take over what workers wrote; all of it or, on an error, nothing.
-
-        Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins.
-        """
-        with self.tree.lock:
-            self.tree.check_writable()
-            work, staged = self._handed_out()
-            merged = merge_fragments(fragments, staged=staged, job=work.job, on_overlap=on_overlap)
-            nodes = {node.id: node for node in self.tree.nodes()}
-            missing = merged.keys() - nodes.keys()
-            if missing:
-                gone = next(node.path for node in staged.nodes.values() if node.id in missing)
-                raise FragmentError(f"{gone} was deleted after the work was handed out")
-            for node_id, refs in merged.items():
-                self.tree.put_references(nodes[node_id].path, refs)
-            return sum(len(refs) for refs in merged.values())
-
-    def merge_changes(self, staged: SnapshotId, theirs: ChangeSet) -> None:
-        """Take over what a fork on the snapshot `staged` changed; all of it or nothing."""
-        with self.tree.lock:
-            self.tree.check_writable()
-            handed = self._handed.get(staged)
-            if handed is None:
-                raise FragmentError("only forks of this session can be merged into it")
-            taken = ids_of(self.tree.nodes()) | ids_of(self.tree.base.nodes.values())
-            theirs = self.tree.node_ids.renumber(theirs, taken)
-            self.tree.changes = merge_changes(
-                self.tree.changes, theirs, base=self.tree.base, handed=handed
-            )
-
-    def _hand_out(self, job: str) -> WorkUnit:
-        handed = self._stage_anew()
-        assert self._branch is not None
-        return WorkUnit(
-            repository=self.location,
-            generation=self._engine.generation.value,
-            branch=self._branch,
-            base=self.tree.base.id,
-            staged=handed.staged.id,
-            job=job,
-        )
-
-    def _stage_anew(self) -> Handed:
-        """The tree as it is now, staged; what was staged last serves if nothing changed since."""
-        for handed in reversed(self._handed.values()):
-            if handed.base == self.tree.base.id and handed.changes.is_same_as(self.tree.changes):
-                return handed
-        handed = Handed(self.tree.base.id, self.stage(), self.tree.changes.copy())
-        self._handed[handed.staged.id] = handed
-        return handed
-
-    def _handed_out(self) -> tuple[WorkUnit, Snapshot]:
-        if self._work is None:
-            raise SessionError("this session handed out no work; call `work_unit` or `fork` first")
-        return self._work, self._engine.assets.snapshot(self._work.staged)
-
-    def resume(self, work: WorkUnit) -> None:
-        """Become the session that handed out `work`, with the changes it had made by then."""
-        assets = self._engine.assets
-        with self.tree.lock:
-            base, staged = assets.snapshot(work.base), assets.snapshot(work.staged)
-            changes = ChangeSet()
-            if staged.id != base.id:
-                log = required_log(assets, staged)
-                view = WorkingTree(self._engine, staged, read_only=True)
-                changes = changes_of_staged(base, staged, log, view.references)
-            self.tree.base, self.tree.changes = base, changes
-            self._work = work
-            self._handed[staged.id] = Handed(base.id, staged, changes.copy())
-
-    def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
-        self.tree.writer.flush()
-        return self._flusher.flush(
-            self.tree.base, self.tree.changes, message=message, metadata=metadata
-        )
 
     def rebase(self, solver: ConflictSolver) -> None:
         """Move the changes over what was committed to the branch since the session was opened.
