@@ -58,6 +58,23 @@ def get_provider_info() -> dict[str, object]:
                 ],
             }
         ],
+        "task-decorators": [
+            {
+                "class-name": "airflow_provider_icechunk.decorators.icechunk.icechunk_task",
+                "name": "icechunk",
+            }
+        ],
+        "asset-uris": [
+            {
+                "schemes": ["icechunk"],
+                "handler": "airflow_provider_icechunk.assets.icechunk.sanitize_uri",
+                "factory": "airflow_provider_icechunk.assets.icechunk.create_asset",
+                "to_openlineage_converter": (
+                    "airflow_provider_icechunk.assets.icechunk.convert_asset_to_openlineage"
+                ),
+            }
+        ],
+        "notifications": ["airflow_provider_icechunk.notifications.tag.IcechunkTagNotifier"],
         "cli": ["airflow_provider_icechunk.cli.airflow_commands.get_icechunk_cli_commands"],
         "connection-types": [
             {

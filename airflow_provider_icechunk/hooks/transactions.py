@@ -6,6 +6,8 @@ Every result is a small JSON object that fits into XCom and holds no secrets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import uuid4
 
@@ -15,6 +17,9 @@ from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import ConflictSolver, Repository, SnapshotInfo, WorkUnit
     from airflow_provider_icechunk.spark.specification import SessionDescription
+
+_NEWEST = 1_000
+_CLOCKS_DIFFER = timedelta(hours=1)
 
 
 class Committed(TypedDict):
@@ -104,6 +109,23 @@ def abort_session(description: SessionDescription) -> int:
     writers = folder.writers()
     repository.storage.delete([listed.key for listed in repository.storage.scan(folder.prefix)])
     return len(writers)
+
+
+def find_commit(
+    repository: Repository, branch: str, token: str, *, since: datetime | None = None
+) -> SnapshotInfo | None:
+    """The commit with a token among the newest of a branch, if there is one.
+
+    Looks no further back than an hour before `since`, the start of what could have made it.
+    """
+    from airflow_provider_icechunk.repository.session import TOKEN_KEY
+
+    for info in islice(repository.ancestry(branch=branch), _NEWEST):
+        if info.metadata.get(TOKEN_KEY) == token:
+            return info
+        if since is not None and info.written_at < since - _CLOCKS_DIFFER:
+            return None
+    return None
 
 
 def _find(repository: Repository, work: WorkUnit, token: str) -> SnapshotInfo | None:

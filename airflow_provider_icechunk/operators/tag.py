@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_icechunk.exceptions import AlreadyExistsError, Kind, NotFoundError
+from airflow_provider_icechunk.exceptions import Kind, NotFoundError
+from airflow_provider_icechunk.hooks.tagging import tag_snapshot
 from airflow_provider_icechunk.operators.base import RepositoryOperator, check_choice
 
 if TYPE_CHECKING:
@@ -48,21 +49,9 @@ class IcechunkCreateTagOperator(RepositoryOperator):
         check_choice("if_exists", self.if_exists, ("same", "skip", "error"))
         repository = self.open_repository()
         wanted = self.snapshot_id or repository.lookup_branch(self.branch)
-        try:
-            repository.create_tag(self.tag, wanted)
-        except AlreadyExistsError as error:
-            if error.kind is not Kind.TAG_EXISTS or self.if_exists == "error":
-                raise
-            found = repository.lookup_tag(self.tag)
-            if self.if_exists == "same" and found != wanted:
-                raise AlreadyExistsError(
-                    f"tag {self.tag!r} names {found} already, not {wanted}; tags never move, so "
-                    "choose another name, or accept any with if_exists='skip'",
-                    kind=Kind.TAG_EXISTS,
-                ) from None
-            return {"tag": self.tag, "snapshot_id": found, "created": False}
-        self.log.info("Tagged %s as %s", wanted, self.tag)
-        return {"tag": self.tag, "snapshot_id": wanted, "created": True}
+        result = tag_snapshot(repository, self.tag, wanted, if_exists=self.if_exists)
+        self.log.info("Tag %s names %s", self.tag, result["snapshot_id"])
+        return result
 
 
 class IcechunkDeleteTagOperator(RepositoryOperator):

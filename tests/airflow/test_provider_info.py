@@ -70,3 +70,12 @@ def test_the_connection_type_names_the_hook() -> None:
     assert entry["hook-name"] == IcechunkHook.hook_name
     module, _, name = entry["hook-class-name"].rpartition(".")
     assert getattr(importlib.import_module(module), name) is IcechunkHook
+
+
+def test_every_class_and_function_that_is_named_is_there() -> None:
+    (decorator,), (uris,) = INFO["task-decorators"], INFO["asset-uris"]
+    named = [decorator["class-name"], *INFO["notifications"], *INFO["cli"]]
+    named += [uris[key] for key in ("handler", "factory", "to_openlineage_converter")]
+    for path in named:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name)), path

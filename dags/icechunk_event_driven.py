@@ -1,0 +1,70 @@
+"""Started by commits: a run for what others wrote, wherever they wrote it from.
+
+A watcher in the triggerer follows a branch and makes an event of every commit, also of those that
+were made by scripts far from Airflow. Several commits in quick succession start one run, which
+finds all of them. Each event carries the snapshot, so the run reads exactly that version.
+
+Needs the connection `icechunk_default` (a bucket or a directory) with the repository `weather`, and
+a running triggerer. The name and the address of the asset are for people; what is watched is what
+the trigger says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.triggers.branch import IcechunkBranchTrigger
+
+# [START watcher]
+WEATHER = Asset(
+    name="weather_main",
+    uri="icechunk://example/weather?branch=main",
+    watchers=[
+        AssetWatcher(
+            name="weather_main_commits",
+            trigger=IcechunkBranchTrigger(
+                repository="weather",
+                branch="main",
+                poll_interval=10,
+                watcher_id="weather_main",
+            ),
+        )
+    ],
+)
+# [END watcher]
+
+with DAG(
+    dag_id="icechunk_event_driven",
+    schedule=[WEATHER],
+    catchup=False,
+    tags=["icechunk", "example"],
+    doc_md=__doc__,
+) as dag:
+
+    @task
+    def describe_commits(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
+        """Say what each commit changed; one that is told twice counts once."""
+        payloads = {
+            event.extra["payload"]["snapshot_id"]: event.extra["payload"]
+            for events in (triggering_asset_events or {}).values()
+            for event in events
+        }
+        if not payloads:
+            return []
+        repository = IcechunkHook().open("weather")
+        changes = []
+        for snapshot_id, commit in payloads.items():
+            diff = repository.diff(from_snapshot_id=commit["parent_id"], to_snapshot_id=snapshot_id)
+            changes.append(
+                {
+                    "snapshot_id": snapshot_id,
+                    "message": commit["message"],
+                    "arrays": sorted(diff.new_arrays | set(diff.chunk_columns)),
+                }
+            )
+        return changes
+
+    describe_commits()
