@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, Storag
 from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import Inline, Native, Payload, Virtual
+from airflow_provider_icechunk.repository.readahead import ReadAhead
 from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
@@ -121,6 +122,12 @@ class ChunkWriter:
         self._closed_size = 0
 
 
+_Span = tuple[ChunkId, int, int]
+"""A range of a chunk file."""
+_SMALL = 1 << 20
+"""Larger chunks have files of their own, beyond whose end nothing is worth reading."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A range of one chunk."""
@@ -152,6 +159,7 @@ class ChunkReader:
         self._storage = storage
         self._layout = layout
         self._virtual = virtual
+        self._ahead = ReadAhead()
 
     def read(self, wanted: Wanted, writer: ChunkWriter | None = None) -> bytes:
         """The bytes of one wanted range."""
@@ -160,13 +168,14 @@ class ChunkReader:
     def read_many(self, wanted: Sequence[Wanted], writer: ChunkWriter | None = None) -> list[bytes]:
         """The bytes of many ranges with as few requests as neighbouring ranges allow."""
         found: dict[int, bytes] = {}
-        natives: list[tuple[int, Wanted, Native]] = []
+        natives: dict[int, _Span] = {}
+        virtuals: dict[int, tuple[Virtual, int, int]] = {}
         for position, want in enumerate(wanted):
             match want.payload:
                 case Inline(data):
                     found[position] = data[want.start : want.stop]
                 case Virtual() as virtual:
-                    found[position] = self._virtual.read(virtual, want.start, want.stop)
+                    virtuals[position] = (virtual, want.start, want.stop)
                 case Native() as native:
                     start, stop = native.offset + want.start, native.offset + want.stop
                     waiting = (
@@ -175,25 +184,33 @@ class ChunkReader:
                         else writer.pending_range(native.chunk_id, start, stop)
                     )
                     if waiting is None:
-                        natives.append((position, want, native))
+                        natives[position] = (native.chunk_id, start, stop)
                     else:
                         found[position] = waiting
+        if virtuals:
+            answers = self._virtual.read_many(list(virtuals.values()))
+            found |= dict(zip(virtuals, answers, strict=True))
         if natives:
             found |= self._read_natives(natives)
         return [found[position] for position in range(len(wanted))]
 
-    def _read_natives(self, natives: list[tuple[int, Wanted, Native]]) -> dict[int, bytes]:
-        spans = {
-            position: (native.chunk_id, native.offset + want.start, native.offset + want.stop)
-            for position, want, native in natives
-        }
-        requests = coalesce(spans, gap=self.gap, widest=self.widest)
-        fetched = self._storage.get_many(
-            [(self._layout.chunk(r.chunk_id), Bounded(r.start, r.stop)) for r in requests]
-        )
+    def _read_natives(self, spans: dict[int, _Span]) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
-        for request, answer in zip(requests, fetched, strict=True):
-            if answer is None or len(answer.data) != request.stop - request.start:
+        for position, span in spans.items():
+            brought = self._ahead.find(*span)
+            if brought is not None:
+                found[position] = brought
+        missing = {place: span for place, span in spans.items() if place not in found}
+        requests = coalesce(missing, gap=self.gap, widest=self.widest)
+        stops = [self._read_until(request) for request in requests]
+        fetched = self._storage.get_many(
+            [
+                (self._layout.chunk(request.chunk_id), Bounded(request.start, stop))
+                for request, stop in zip(requests, stops, strict=True)
+            ]
+        )
+        for request, stop, answer in zip(requests, stops, fetched, strict=True):
+            if answer is None or len(answer.data) < request.stop - request.start:
                 key = self._layout.chunk(request.chunk_id)
                 state = "missing" if answer is None else "shorter than its reference says"
                 raise StorageError(
@@ -201,20 +218,21 @@ class ChunkReader:
                     "collected while in use, or the storage lost bytes; run `verify` on it",
                     kind=Kind.OBJECT_MISSING,
                 )
+            if stop > request.stop:
+                self._ahead.keep(request.chunk_id, request.start, answer.data)
             for position in request.pieces:
-                _, start, stop = spans[position]
-                whole = start == request.start and stop == request.stop
-                found[position] = (
-                    answer.data
-                    if whole
-                    else answer.data[start - request.start : stop - request.start]
-                )
+                _, first, last = spans[position]
+                found[position] = answer.data[first - request.start : last - request.start]
         return found
 
+    def _read_until(self, request: _Request) -> int:
+        """Where a request ends: further than asked for where small chunks are read in order."""
+        if request.stop - request.start >= _SMALL * len(request.pieces):
+            return request.stop
+        return self._ahead.extend(request.chunk_id, request.start, request.stop)
 
-def coalesce(
-    spans: dict[int, tuple[ChunkId, int, int]], *, gap: int, widest: int
-) -> list[_Request]:
+
+def coalesce(spans: dict[int, _Span], *, gap: int, widest: int) -> list[_Request]:
     """Join ranges of one file that lie close together. Pure: the result is the plan of reads."""
     plan: list[tuple[ChunkId, int, int, list[int]]] = []
     for position, (chunk_id, start, stop) in sorted(spans.items(), key=lambda item: item[1]):

@@ -1,0 +1,91 @@
+"""Reading chunks: neighbours together, ahead where reads go on, and never other bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.format.ids import ChunkId
+from airflow_provider_icechunk.repository.chunks import coalesce
+from airflow_provider_icechunk.repository.readahead import ReadAhead
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.storage.observed import ObservedStorage
+
+FILE = ChunkId(b"a" * 12)
+OTHER = ChunkId(b"b" * 12)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([FILE, OTHER]), st.integers(0, 500), st.integers(1, 60)),
+        max_size=30,
+    ),
+    st.integers(0, 50),
+)
+def test_joined_requests_cover_every_range_once_and_stay_narrow(
+    ranges: list[tuple[ChunkId, int, int]], gap: int
+) -> None:
+    spans = {n: (file, start, start + size) for n, (file, start, size) in enumerate(ranges)}
+    requests = coalesce(spans, gap=gap, widest=200)
+    assert sorted(place for request in requests for place in request.pieces) == sorted(spans)
+    for request in requests:
+        assert request.stop - request.start <= 200
+        for place in request.pieces:
+            file, start, stop = spans[place]
+            assert file == request.chunk_id
+            assert request.start <= start < stop <= request.stop
+
+
+def test_random_access_reads_exactly_what_was_asked() -> None:
+    ahead = ReadAhead()
+    for start in (5 << 20, 1 << 20, 9 << 20):
+        assert ahead.extend(FILE, start, start + 100) == start + 100
+
+
+def test_reads_that_go_on_take_twice_as_much_each_time_up_to_a_limit() -> None:
+    ahead = ReadAhead(widest=2 << 20)
+    stop, taken = 100, []
+    ahead.extend(FILE, 0, stop)
+    for _ in range(5):
+        until = ahead.extend(FILE, stop, stop + 100)
+        taken.append(until - stop - 100)
+        stop += 100
+    assert taken == [512 << 10, 1 << 20, 2 << 20, 2 << 20, 2 << 20]
+
+
+def test_memory_for_what_was_read_ahead_is_bounded_and_answers_are_exact() -> None:
+    ahead = ReadAhead(memory=1000)
+    data = bytes(range(250)) * 2
+    ahead.keep(FILE, 100, data)
+    assert ahead.find(FILE, 110, 120) == data[10:20]
+    assert ahead.find(FILE, 99, 120) is None
+    assert ahead.find(FILE, 590, 601) is None
+    ahead.keep(OTHER, 0, b"x" * 600)
+    assert ahead.find(FILE, 110, 120) is None
+    assert ahead.find(OTHER, 0, 3) == b"xxx"
+
+
+def test_a_packed_array_is_read_in_few_requests_and_equal_in_any_order() -> None:
+    storage = ObservedStorage(MemoryStorage())
+    repo = icechunk.Repository.create(storage)
+    session = repo.writable_session("main")
+    values = np.arange(1024 * 1024, dtype="u4")
+    array = zarr.create_array(
+        session.store, name="a", shape=values.shape, chunks=(1024,), dtype="u4", compressors=None
+    )
+    array[:] = values
+    session.commit("packed")
+    assert len(list(storage.scan("chunks/"))) == 1
+    reader = icechunk.Repository.open(storage)
+    array = zarr.open_array(reader.readonly_session("main").store, path="a", mode="r")
+    array[:1]
+    storage.reset()
+    np.testing.assert_array_equal(array[:], values)
+    in_order = sum(storage.usage[verb].requests for verb in storage.usage if "get" in verb)
+    assert in_order <= 20, f"{in_order} requests for 1024 chunks"
+    for start in (700_000, 3, 512_345, 1_000_000):
+        np.testing.assert_array_equal(array[start : start + 500], values[start : start + 500])
