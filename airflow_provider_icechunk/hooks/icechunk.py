@@ -99,18 +99,10 @@ class IcechunkHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the root can be listed, and what is there. Reads only, and gives up soon."""
-        from airflow_provider_icechunk.api import Repository
-        from airflow_provider_icechunk.hooks.storages import build_storage
+        """Whether the root can be used, and what is there. Reads only, and gives up soon."""
+        from airflow_provider_icechunk.hooks.checking import check_root, explain
 
         try:
-            storage = build_storage(self.settings, ROOT, tries=2)
-            names = storage.list_folders("")
-            is_repository = Repository.exists(storage)
+            return check_root(self.settings)
         except IcechunkError as error:
-            return False, str(error)
-        if is_repository:
-            return True, f"{storage.location} is a repository"
-        if not names:
-            return True, f"{storage.location} can be reached and is empty"
-        return True, f"{storage.location} can be reached and holds {len(names)} folders"
+            return False, explain(error)

@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
     AlreadyExistsError,
+    IcechunkError,
     InvalidInputError,
     Kind,
     NotFoundError,
+    StorageError,
+    UnsupportedError,
 )
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
@@ -41,33 +46,71 @@ def test_a_path_outside_of_the_root_touches_nothing(folder: Path) -> None:
     assert not (folder.parent / "sibling").exists()
 
 
-@pytest.mark.usefixtures("folder")
-def test_testing_a_connection_tells_an_empty_root_from_a_full_one() -> None:
-    hook = IcechunkHook()
-    good, text = hook.test_connection()
+def test_testing_a_connection_says_what_is_at_its_root(folder: Path) -> None:
+    before = set(folder.parent.rglob("*"))
+    good, text = IcechunkHook().test_connection()
     assert good
-    assert "empty" in text
-    hook.create("weather")
-    good, text = hook.test_connection()
+    assert "no repository, it is empty" in text
+    assert set(folder.parent.rglob("*")) == before
+    IcechunkHook().create("weather")
+    good, text = IcechunkHook().test_connection()
     assert good
     assert "1 folders" in text
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.usefixtures("folder")
+def test_testing_a_connection_to_a_repository_gives_its_generation_and_head(
+    generation: int,
+) -> None:
+    head = IcechunkHook().create(".", spec_version=generation).lookup_branch("main")
+    good, text = IcechunkHook().test_connection()
+    assert good
+    assert f"generation {generation}" in text
+    assert f"main is at {head}" in text
 
 
 def test_testing_a_wrong_connection_says_what_is_wrong(connect: Callable[..., str]) -> None:
     connect(host="bucket", extra={"colour": "blue"})
     good, text = IcechunkHook().test_connection()
     assert not good
+    assert text.startswith("wrong connection: ")
     assert "colour" in text
 
 
 def test_testing_a_connection_to_nowhere_fails_without_an_exception(
-    connect: Callable[..., str],
+    connect: Callable[..., str], tmp_path: Path
 ) -> None:
     extra = {"endpoint_url": "http://127.0.0.1:9", "allow_http": True, "region": "us-east-1"}
     connect(host="bucket", login="key", password="marker-secret", extra=extra)
     good, text = IcechunkHook().test_connection()
     assert not good
+    assert text.startswith("unreachable: ")
     assert "marker-secret" not in text
+    connect(host=str(tmp_path / "missing"), extra={"storage": "file"})
+    assert IcechunkHook().test_connection()[1].startswith("unreachable: there is no directory")
+
+
+@pytest.mark.parametrize(
+    ("error", "begins"),
+    [
+        (AccessDeniedError("x"), "no permission: "),
+        (StorageError("x", kind=Kind.STORAGE_UNREACHABLE), "unreachable: "),
+        (NotFoundError("x"), "not there: "),
+        (UnsupportedError("x"), "format_unsupported: "),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_testing_a_connection_tells_the_causes_of_failure_apart(
+    error: IcechunkError, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(Repository, "exists", staticmethod(fail))
+    good, text = IcechunkHook().test_connection()
+    assert not good
+    assert text.startswith(begins)
 
 
 def test_the_place_for_workers_has_no_secrets(connect: Callable[..., str]) -> None:
