@@ -68,7 +68,7 @@ def _measure(
 ) -> tuple[list[Measurement], Runner]:
     interpreters = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR), sys.executable)
     missing = {}
-    second = second_python(ROOT)
+    second = second_python()
     if isinstance(second, Path):
         interpreters[OFFICIAL_2] = str(second)
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import bootstrap, java_home
+from tools import bootstrap, java_home, official2
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "airflow_provider_icechunk"
@@ -279,3 +279,16 @@ def test_a_package_without_a_pin_is_reported() -> None:
     assert bootstrap.pinned(CONSTRAINTS, "uv").startswith("uv==")
     with pytest.raises(bootstrap.SetupError, match="no version for nothing"):
         bootstrap.pinned(CONSTRAINTS, "nothing")
+
+
+def test_the_second_official_environment_has_the_same_zarr_as_the_first() -> None:
+    constraints = (ROOT / "constraints.txt").read_text()
+    requirements = official2.required(constraints)
+    assert requirements[0] == "icechunk==2.3.0"
+    assert {pin.split("==")[0] for pin in requirements[1:]} == {
+        "numcodecs",
+        "numpy",
+        "xarray",
+        "zarr",
+    }
+    assert all(pin in constraints for pin in requirements[1:])

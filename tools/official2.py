@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VARIABLE = "ICECHUNK2_PYTHON"
 FOLDER = ROOT / ".venv-icechunk2"
-REQUIREMENTS = ("icechunk==2.3.0", "zarr==3.4.2", "numpy==2.5.1", "xarray==2026.9.0")
+SHARED = ("numcodecs", "numpy", "xarray", "zarr")
+"""Packages of the same version on both sides, so that a comparison is about nothing else."""
 _NAMES = ("python3.12", "python3.13", "python3.14")
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12))"
 
@@ -28,13 +29,14 @@ def main() -> int:
         print(named)
         return 0
     python, stamp = FOLDER / "bin" / "python", FOLDER / ".ready"
-    wanted = "\n".join(REQUIREMENTS)
+    requirements = required((ROOT / "constraints.txt").read_text())
+    wanted = "\n".join(requirements)
     if not (python.exists() and stamp.is_file() and stamp.read_text() == wanted):
         base = find_python()
         if base is None:
             _say(f"no Python 3.12 or newer found: leaving out official icechunk 2 (see {VARIABLE})")
             return 0
-        if not make(base):
+        if not make(base, requirements):
             _say("the environment for official icechunk 2 could not be made: leaving it out")
             return 0
         stamp.write_text(wanted)
@@ -56,15 +58,21 @@ def find_python() -> str | None:
     return None
 
 
-def make(base: str) -> bool:
+def required(constraints: str) -> list[str]:
+    """What goes into the environment, with the versions that are pinned for the main one."""
+    pins = [line.split(";")[0].strip() for line in constraints.splitlines()]
+    return ["icechunk==2.3.0", *(pin for pin in pins if pin.split("==")[0] in SHARED)]
+
+
+def make(base: str, requirements: list[str]) -> bool:
     """Make the environment; whether it worked."""
-    _say(f"making {FOLDER.name} with {', '.join(REQUIREMENTS)} ...")
+    _say(f"making {FOLDER.name} with {', '.join(requirements)} ...")
     python = FOLDER / "bin" / "python"
     uv = shutil.which("uv", path=str(ROOT / ".venv" / "bin"))
     pip = [uv, "pip", "install", "-q", "--python"] if uv else []
     install = [*pip, str(python)] if pip else [str(python), "-m", "pip", "install", "-q"]
     return not (
-        _run([base, "-m", "venv", "--clear", str(FOLDER)]) or _run([*install, *REQUIREMENTS])
+        _run([base, "-m", "venv", "--clear", str(FOLDER)]) or _run([*install, *requirements])
     )
 
 
