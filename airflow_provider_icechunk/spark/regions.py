@@ -85,7 +85,7 @@ def write_regions(
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
     if writing.committed_as is None:
         opened = open_array(writing.view, array)
-        regions = _plan(opened, region or {}, tasks, cores(spark))
+        regions = plan_part(opened, region or {}, tasks, cores(spark))
         work = RegionWriter(array, tuple(regions), fn)
         writing.run(work.names, work, resume=resume)
     return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
@@ -93,7 +93,7 @@ def write_regions(
 
 def plan_array(array: zarr.Array[Any], tasks: int | None, at_once: int) -> list[Region]:
     """Regions of whole chunks (with shards, whole shards) that cover an array."""
-    return _plan(array, {}, tasks, at_once)
+    return plan_part(array, {}, tasks, at_once)
 
 
 def region_name(array: str, region: Region) -> str:
@@ -102,12 +102,13 @@ def region_name(array: str, region: Region) -> str:
     return f"region-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
 
 
-def _plan(
+def plan_part(
     array: zarr.Array[Any],
     chosen: Mapping[int, tuple[int, int]],
     tasks: int | None,
     at_once: int,
 ) -> list[Region]:
+    """Regions of whole chunks that cover a part of an array, which is widened to whole chunks."""
     grid = chunk_grid(array)
     box = []
     for axis, (length, chunk) in enumerate(zip(array.shape, grid, strict=True)):

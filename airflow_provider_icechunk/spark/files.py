@@ -1,0 +1,229 @@
+"""Many files into one array along a dimension: HDF5 and NetCDF4 files, or Zarr arrays.
+
+A first pass reads headers alone. Tasks are then planned by chunks of the target, not by files, so
+that a chunk which two files share is written by one task that opens both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import zarr
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
+from airflow_provider_icechunk.spark.job_record import Prepare
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
+from airflow_provider_icechunk.spark.plan import (
+    Region,
+    Span,
+    check_complete,
+    extent,
+    plan_box,
+    slices,
+)
+from airflow_provider_icechunk.spark.regions import BLOCK_BYTES, plan_part, region_name
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
+from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+
+_HEADERS = "file long, shape string"
+
+
+def ingest_files(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    files: Sequence[str],
+    variable: str,
+    array: str,
+    *,
+    job: str,
+    axis: int = 0,
+    start: int | None = None,
+    branch: str = "main",
+    prepare: Prepare | None = None,
+    tasks: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+    resume: bool = True,
+) -> JobResult:
+    """Copy one variable of many files into an array, one file after the other, and commit once.
+
+    :param files: paths that driver and executors can open, in the order of the data.
+    :param variable: the path of the variable inside of each file.
+    :param axis: the dimension along which the files follow each other.
+    :param start: where the first file begins in the array; by default at its end. The array grows
+        as far as it has to. Cells of the array that share a chunk with new ones are kept.
+    :param prepare: creates the array (with length 0 along `axis`, to start at its end).
+    """
+    lengths, cross = _headers(spark, tuple(files), variable, axis)
+    total = sum(lengths)
+
+    def grow(session: Session) -> None:
+        if prepare is not None:
+            prepare(session)
+        target = open_array(session, array)
+        _check_target(target, cross, axis)
+        end = (target.shape[axis] if start is None else start) + total
+        if end > target.shape[axis]:
+            shape = list(target.shape)
+            shape[axis] = end
+            target.resize(tuple(shape))
+
+    writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=grow)
+    if writing.committed_as is None:
+        target = open_array(writing.view, array)
+        first = target.shape[axis] - total if start is None else start
+        borders = (first + np.cumsum([0, *lengths])).tolist()
+        regions = plan_part(target, {axis: (first, first + total)}, tasks, cores(spark))
+        work = FileSlabs(array, variable, axis, tuple(files), tuple(borders), tuple(regions))
+        writing.run(work.names, work, resume=resume)
+    return writing.commit(
+        message or f"ingest {len(files)} files into {array}",
+        metadata=metadata,
+        rebase_with=rebase_with,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlabs:
+    """Writes regions of an array from the files that cover them."""
+
+    array: str
+    variable: str
+    axis: int
+    files: tuple[str, ...]
+    borders: tuple[int, ...]
+    """Where each file begins in the array, and where the last one ends."""
+    regions: tuple[Region, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What each task writes, as a name."""
+        source = json.dumps([self.variable, self.axis, self.files, self.borders])
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        return [region_name(f"{self.array} {digest}", region) for region in self.regions]
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Write the region of a task, block by block."""
+        target = open_array(fork, self.array)
+        region = self.regions[number]
+        parts = -(-math.prod(extent(region)) * target.dtype.itemsize // BLOCK_BYTES)
+        size = 0
+        for block in plan_box(region, chunk_grid(target), max(1, parts)):
+            size += write_block(fork, target, block, self._values(target, block))
+        return size
+
+    def _values(self, target: zarr.Array[Any], block: Region) -> NDArray[Any]:
+        low, high = block[self.axis]
+        values = np.empty(extent(block), target.dtype)
+        for begin, end in ((low, self.borders[0]), (self.borders[-1], high)):
+            kept = (max(low, begin), min(high, end))
+            if kept[0] < kept[1]:
+                values[self._part(block, kept)] = target[slices(self._cut(block, kept))]
+        first, last = bisect_right(self.borders, low) - 1, bisect_left(self.borders, high)
+        for number in range(max(0, first), min(last, len(self.files))):
+            file, begin, end = self.files[number], self.borders[number], self.borders[number + 1]
+            span = (max(low, begin), min(high, end))
+            if span[0] < span[1]:
+                inside = self._cut(block, (span[0] - begin, span[1] - begin))
+                with _opened(file, self.variable) as source:
+                    read = np.asarray(source[slices(inside)])
+                values[self._part(block, span)] = _fitting(read, target, file)
+        return values
+
+    def _cut(self, block: Region, span: Span) -> Region:
+        return tuple(span if axis == self.axis else s for axis, s in enumerate(block))
+
+    def _part(self, block: Region, span: Span) -> tuple[slice, ...]:
+        low = block[self.axis][0]
+        return tuple(
+            slice(span[0] - low, span[1] - low) if axis == self.axis else slice(None)
+            for axis in range(len(block))
+        )
+
+
+def _fitting(values: NDArray[Any], target: zarr.Array[Any], file: str) -> NDArray[Any]:
+    if not np.can_cast(values.dtype, target.dtype, "same_kind"):
+        raise InvalidInputError(
+            f"{file}: values of type {values.dtype} do not fit into {target.path!r}, which holds "
+            f"{target.dtype}"
+        )
+    return values.astype(target.dtype, copy=False)
+
+
+def _check_target(target: zarr.Array[Any], cross: tuple[int, ...], axis: int) -> None:
+    own = tuple(length for number, length in enumerate(target.shape) if number != axis)
+    if own != cross:
+        raise InvalidInputError(
+            f"the files have the shape {cross} beside dimension {axis}, {target.path!r} has {own}"
+        )
+
+
+def _headers(
+    spark: SparkSession, files: tuple[str, ...], variable: str, axis: int
+) -> tuple[list[int], tuple[int, ...]]:
+    """The length of each file along the axis, and the shape beside it, which all have to share."""
+    if not files:
+        raise InvalidInputError("there are no files to ingest")
+    parts = min(len(files), 2 * cores(spark))
+    read = partial(_read_headers, files, variable)
+    rows = spark.range(0, len(files), 1, parts).mapInArrow(read, _HEADERS).collect()
+    check_complete(len(files), [row["file"] for row in rows])
+    shapes = [tuple(json.loads(row["shape"])) for row in sorted(rows, key=lambda row: row["file"])]
+    crosses = []
+    for file, shape in zip(files, shapes, strict=True):
+        if not 0 <= axis < len(shape):
+            raise InvalidInputError(f"{file}: {variable!r} has no dimension {axis}")
+        crosses.append(shape[:axis] + shape[axis + 1 :])
+        if crosses[-1] != crosses[0]:
+            raise InvalidInputError(
+                f"{file}: beside dimension {axis} the shape is {crosses[-1]}, in {files[0]} it is "
+                f"{crosses[0]}"
+            )
+    return [shape[axis] for shape in shapes], crosses[0]
+
+
+def _read_headers(
+    files: Sequence[str], variable: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            with _opened(files[number], variable) as source:
+                shape = json.dumps([int(length) for length in source.shape])
+            columns = [pa.array([number], pa.int64()), pa.array([shape])]
+            yield pa.RecordBatch.from_arrays(columns, names=["file", "shape"])
+
+
+@contextmanager
+def _opened(file: str, variable: str) -> Iterator[Any]:
+    """A variable of a file: a dataset of HDF5, or an array of a Zarr folder."""
+    if Path(file).is_dir():
+        yield zarr.open_array(file, path=variable, mode="r")
+        return
+    try:
+        import h5py
+    except ImportError:
+        raise UnsupportedError("reading HDF5 and NetCDF4 files needs the package h5py") from None
+    try:
+        opened = h5py.File(file, "r")
+    except OSError as error:
+        raise InvalidInputError(f"{file}: this is no HDF5 or NetCDF4 file ({error})") from None
+    with opened as source:
+        if not isinstance(source.get(variable), h5py.Dataset):
+            raise InvalidInputError(f"{file}: there is no variable {variable!r}")
+        yield source[variable]
