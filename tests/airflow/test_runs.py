@@ -44,6 +44,7 @@ def moto_url() -> Iterator[str]:
 
 def stored_texts(run_id: str) -> dict[str, str]:
     """All that Airflow keeps of a run: results, rendered fields, the Dag itself."""
+    from airflow.models.asset import AssetEvent
     from airflow.models.renderedtifields import RenderedTaskInstanceFields
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.models.xcom import XComModel
@@ -58,10 +59,20 @@ def stored_texts(run_id: str) -> dict[str, str]:
             )
         ).all()
         dags = session.scalars(select(SerializedDagModel._data)).all()
-    return {"results": repr(results), "rendered": repr(rendered), "dags": repr(dags)}
+        events = session.scalars(
+            select(AssetEvent.extra).where(AssetEvent.source_run_id == run_id)
+        ).all()
+    return {
+        "events": repr(events),
+        "results": repr(results),
+        "rendered": repr(rendered),
+        "dags": repr(dags),
+    }
 
 
+@pytest.mark.parametrize("name", ["transaction", "everything"])
 def test_no_secret_of_the_connection_leaves_the_hook(
+    name: str,
     airflow_home: Path,
     connect: Callable[..., str],
     moto_url: str,
@@ -76,24 +87,29 @@ def test_no_secret_of_the_connection_leaves_the_hook(
         "region": "us-east-1", "session_token": TOKEN, "prefix": "below",
     }  # fmt: skip
     connect(host="bucket", login=KEY, password=SECRET, extra=extra)
-    caplog.set_level(logging.INFO)
-    finished = run(airflow_home, "transaction")
+    caplog.set_level(logging.DEBUG, "airflow")
+    caplog.set_level(logging.DEBUG, "airflow_provider_icechunk")
+    finished = run(airflow_home, name)
     assert finished.state == "success"
     storage = api.s3_storage(
-        bucket="bucket", prefix="below/transaction", endpoint_url=moto_url, allow_http=True,
+        bucket="bucket", prefix=f"below/{name}", endpoint_url=moto_url, allow_http=True,
         force_path_style=True, region="us-east-1", access_key_id=KEY, secret_access_key=SECRET,
     )  # fmt: skip
-    head = next(iter(api.Repository.open(storage).ancestry(branch="main")))
-    assert head.message == finished.run_id
+    repository = api.Repository.open(storage)
+    messages = [info.message for info in repository.ancestry(branch="main")]
+    assert finished.run_id in messages
     client.close()
     texts = stored_texts(finished.run_id)
     assert "work_unit" in texts["results"]
     output = capfd.readouterr()
     texts |= {"log": caplog.text, "out": output.out, "err": output.err}
-    for name, text in texts.items():
+    for place, text in texts.items():
         for secret in (SECRET, TOKEN):
-            assert secret not in text, name
-    assert KEY not in texts["results"] + texts["rendered"]
+            assert secret not in text, place
+    assert KEY not in texts["results"] + texts["rendered"] + texts["events"]
+    if name == "everything":
+        told = [info.id for info in repository.ancestry(branch="main")][1:3]
+        assert all(f"'snapshot_id': '{identity}'" in texts["events"] for identity in told)
 
 
 @pytest.mark.spark

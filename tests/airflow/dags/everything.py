@@ -1,0 +1,74 @@
+"""Every operator, sensor and decorator once, one after the other."""
+
+from airflow.sdk import DAG, Asset, task
+from airflow.sdk.bases.operator import chain
+
+from airflow_provider_icechunk.operators.branch import (
+    IcechunkCreateBranchOperator,
+    IcechunkDeleteBranchOperator,
+    IcechunkResetBranchOperator,
+)
+from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
+from airflow_provider_icechunk.operators.maintenance import (
+    IcechunkExpireSnapshotsOperator,
+    IcechunkGarbageCollectOperator,
+    IcechunkMeasureOperator,
+    IcechunkRewriteManifestsOperator,
+    IcechunkVerifyOperator,
+)
+from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
+from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
+from airflow_provider_icechunk.operators.session import (
+    IcechunkAbortSessionOperator,
+    IcechunkOpenSessionOperator,
+)
+from airflow_provider_icechunk.operators.tag import (
+    IcechunkCreateTagOperator,
+    IcechunkDeleteTagOperator,
+)
+from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
+from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, IcechunkTagSensor
+
+MAIN = Asset(name="everything_main", uri="icechunk://bucket/everything?branch=main")
+HERE = {"repository": "{{ dag.dag_id }}"}
+WAIT = {**HERE, "poke_interval": 0.1, "timeout": 60}
+FIELD = {"path": "x", "shape": [3], "dtype": "int64", "values": [1, 2, 3]}
+
+with DAG("everything", schedule=None, catchup=False) as dag:
+    create = IcechunkCreateRepositoryOperator(task_id="create", spec_version="2", **HERE)
+    session = IcechunkOpenSessionOperator(task_id="open", arrays=[FIELD], **HERE)
+    commit = IcechunkCommitOperator(
+        task_id="commit", session=session.output, message="{{ run_id }}", outlets=[MAIN]
+    )
+    abort = IcechunkAbortSessionOperator(task_id="abort", session=session.output)
+    branch = IcechunkCreateBranchOperator(task_id="branch", branch="staging", **HERE)
+
+    @task.icechunk(branch="staging", **HERE)
+    def write(store, value):  # type: ignore[no-untyped-def]
+        import zarr
+
+        zarr.open_array(store, path="x", mode="r+")[0] = int(value)
+        return value
+
+    written = write("{{ 40 + 2 }}")
+    publish = IcechunkPublishOperator(task_id="publish", source="staging", outlets=[MAIN], **HERE)
+    commit_id = "{{ ti.xcom_pull(task_ids='commit')['snapshot_id'] }}"
+    chain(
+        create, session, commit, abort, branch, written, publish,
+        IcechunkCreateTagOperator(task_id="tag", tag="v1", **HERE),
+        IcechunkTagSensor(task_id="wait_tag", tag="v1", deferrable=True, **WAIT),
+        IcechunkBranchSensor(
+            task_id="wait_branch", since_snapshot_id=commit_id, path="x", deferrable=True, **WAIT
+        ),
+        IcechunkNodeSensor(task_id="wait_node", path="x", minimum_shape=[3], **WAIT),
+        IcechunkResetBranchOperator(
+            task_id="reset", branch="staging", snapshot_id=commit_id, **HERE
+        ),
+        IcechunkDeleteBranchOperator(task_id="delete_branch", branch="staging", **HERE),
+        IcechunkDeleteTagOperator(task_id="delete_tag", tag="v1", **HERE),
+        IcechunkRewriteManifestsOperator(task_id="rewrite", **HERE),
+        IcechunkExpireSnapshotsOperator(task_id="expire", older_than="30d", **HERE),
+        IcechunkGarbageCollectOperator(task_id="collect", **HERE),
+        IcechunkVerifyOperator(task_id="verify", **HERE),
+        IcechunkMeasureOperator(task_id="measure", **HERE),
+    )  # fmt: skip
