@@ -9,7 +9,6 @@ import pytest
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.spark.environment import check_versions
 from airflow_provider_icechunk.spark.specification import parse_job
-from airflow_provider_icechunk.spark.tasks import RegionTask, Work
 
 SESSION = {
     "repository": "weather",
@@ -54,11 +53,6 @@ def test_the_writer_has_the_same_name_on_a_retry_and_another_for_other_work() ->
     assert parse_job(json.dumps(JOB | {"tasks": 9})).writer == first.writer
     other = JOB | {"writes": [{"array": "u", "generator": "index"}]}
     assert parse_job(json.dumps(other)).writer != first.writer
-
-
-def test_work_for_executors_survives_its_journey() -> None:
-    work = Work(parse_job(json.dumps(JOB)).session, (RegionTask("t", "index", ((0, 2), (4, 6))),))
-    assert Work.from_json(work.to_json()) == work
 
 
 def test_a_mixture_of_pyspark_and_spark_is_named() -> None:
