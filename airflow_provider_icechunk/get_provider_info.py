@@ -37,6 +37,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_provider_icechunk.operators.tag",
                     "airflow_provider_icechunk.operators.publish",
                     "airflow_provider_icechunk.operators.maintenance",
+                    "airflow_provider_icechunk.operators.spark",
                 ],
             }
         ],

@@ -63,7 +63,7 @@ class TestOperator:
         for name, one in parameters(operator).items():
             assert one.kind is one.KEYWORD_ONLY, name
             assert f":param {name}:" in text, name
-        for name in operator.template_fields:
+        for name in set(operator.template_fields) & set(parameters(operator)):
             entry = text.split(f":param {name}:")[1].split(":param ")[0]
             assert "(templated)" in entry, name
 
@@ -75,4 +75,4 @@ class TestOperator:
 
 
 def test_there_are_operators() -> None:
-    assert len(operators()) >= 18
+    assert len(operators()) >= 19
