@@ -26,8 +26,8 @@ from airflow_provider_icechunk.spark.plan import Region, extent, slices
 Values = NDArray[Any]
 Index = tuple[int, ...]
 _BATCH_BYTES = 32 << 20
-_PUTS = 8
-"""Chunk files written at the same time by one task: a store answers slowly but in parallel."""
+_AT_ONCE = 8
+"""Chunks that one task encodes and stores at once: a store answers slowly but in parallel."""
 
 
 def write_block(session: Session, array: zarr.Array[Any], region: Region, values: Values) -> int:
@@ -108,16 +108,12 @@ def _chunks(region: Region, grid: Sequence[int]) -> Iterator[tuple[Index, tuple[
 
 def _put(session: Session, array: zarr.Array[Any], pieces: Iterator[tuple[Index, Values]]) -> None:
     path = f"/{array.path}"
-    with ThreadPoolExecutor(_PUTS) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch in _batches(pieces):
             present, empty = _split_empty(array, batch)
             if empty:
                 session.tree.erase(path, [i for i in empty if session.tree.chunk(path, i)])
-            encoded = _encode(array, [values for _, values in present])
-            jobs = [
-                pool.submit(session.tree.put_chunk, path, index, data)
-                for (index, _), data in zip(present, encoded, strict=True)
-            ]
+            jobs = [pool.submit(_store, session, array, index, chunk) for index, chunk in present]
             for job in jobs:
                 job.result()
 
@@ -157,12 +153,12 @@ def _split_empty(
     return present, empty
 
 
-def _encode(array: zarr.Array[Any], buffers: Sequence[NDBuffer]) -> list[memoryview]:
+def _store(session: Session, array: zarr.Array[Any], index: Index, chunk: NDBuffer) -> None:
     inner = array.async_array
     origin = (0,) * array.ndim
     spec = inner.metadata.get_chunk_spec(origin, inner.config, default_buffer_prototype())
-    encoded = sync(inner.codec_pipeline.encode([(buffer, spec) for buffer in buffers]))
-    return [_raw(buffer) for buffer in encoded]
+    (encoded,) = sync(inner.codec_pipeline.encode([(chunk, spec)]))
+    session.tree.put_chunk(f"/{array.path}", index, _raw(encoded))
 
 
 def _raw(buffer: Buffer | None) -> memoryview:
