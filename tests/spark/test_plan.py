@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
 from airflow_provider_icechunk.spark.generators import GENERATORS, generate
-from airflow_provider_icechunk.spark.plan import check_complete, plan_regions
+from airflow_provider_icechunk.spark.plan import (
+    check_complete,
+    plan_box,
+    plan_parts,
+    plan_regions,
+    slices,
+)
 
 DIMENSIONS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 7)), min_size=0, max_size=3
@@ -89,3 +95,32 @@ def test_the_index_field_numbers_the_cells_in_order() -> None:
 def test_a_generator_outside_of_the_table_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="temperature"):
         generate(name, ((0, 1),), (1,))
+
+
+BOXES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(1, 7)), min_size=1, max_size=3
+)
+
+
+@given(BOXES, st.integers(1, 30))
+def test_a_box_is_covered_once_and_cut_at_chunk_borders_alone(
+    dimensions: list[tuple[int, int, int]], parts: int
+) -> None:
+    box = tuple((start, start + length) for start, length, _ in dimensions)
+    chunks = tuple(chunk for _, _, chunk in dimensions)
+    counts = np.zeros([stop for _, stop in box], dtype=int)
+    regions = plan_box(box, chunks, parts)
+    for region in regions:
+        counts[slices(region)] += 1
+        for (start, stop), (low, high), chunk in zip(region, box, chunks, strict=True):
+            assert start == low or start % chunk == 0
+            assert stop == high or stop % chunk == 0
+    assert counts[slices(box)].all()
+    assert counts.sum() == np.prod([stop - start for start, stop in box])
+    assert len(regions) <= parts
+
+
+def test_tasks_are_of_a_useful_size_and_enough_for_the_cores() -> None:
+    assert plan_parts(1 << 20, cores=4) == 8
+    assert plan_parts(100 * (128 << 20), cores=4) == 100
+    assert plan_parts(1 << 60, cores=4) == 100_000
