@@ -14,7 +14,11 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+from airflow_provider_icechunk.operators.identity import (
+    earliest_start,
+    task_identity,
+    task_metadata,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,9 +92,7 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
 
         repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
         token = task_identity(context)
-        run = context.get("dag_run")
-        began = None if run is None else run.start_date
-        earlier = find_commit(repository, self.branch, token, since=began)
+        earlier = find_commit(repository, self.branch, token, since=earliest_start(context))
         if earlier is not None:
             self.log.info("An earlier attempt committed %s already", earlier.id)
             return self._finish(context, earlier.id, earlier.parent_id, committed=True, result=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk import Context
 
 
@@ -26,3 +28,12 @@ def task_metadata(context: Context) -> dict[str, str | int]:
         "map_index": index,
         "try_number": ti.try_number,
     }
+
+
+def earliest_start(context: Context) -> datetime | None:
+    """The time before which the run cannot have committed anything, if it is known.
+
+    Not the start of the run, which moves when the run is cleared.
+    """
+    run = context.get("dag_run")
+    return None if run is None else run.run_after

@@ -14,7 +14,11 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+from airflow_provider_icechunk.operators.identity import (
+    earliest_start,
+    task_identity,
+    task_metadata,
+)
 from airflow_provider_icechunk.spark import APPLICATION
 
 if TYPE_CHECKING:
@@ -97,12 +101,8 @@ class IcechunkSparkSubmitOperator(SparkSubmitOperator):
         solver_for(self.on_chunk_conflict)
         self._check_spark_connection()
         repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
-        run = context.get("dag_run")
         earlier = find_commit(
-            repository,
-            self.branch,
-            task_identity(context),
-            since=None if run is None else run.start_date,
+            repository, self.branch, task_identity(context), since=earliest_start(context)
         )
         if earlier is not None:
             self.log.info("An earlier attempt committed %s already", earlier.id)

@@ -1,6 +1,8 @@
 """`@task.icechunk`: what a function wrote is committed when it returns, and only then."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,16 @@ def test_a_task_that_committed_does_not_run_its_function_again(repository: Repos
     again = run(unreachable)
     assert again == {**first, "result": None}
     assert run(write, 2, context=make_context(run_id="next"))["parent_id"] == first["snapshot_id"]
+    assert len(messages(repository)) == 3
+
+
+def test_a_task_that_is_cleared_days_later_still_finds_its_commit(repository: Repository) -> None:
+    first = run(write, 1)
+    run(write, 5, 2, context=make_context(run_id="between"))
+    now = datetime.now(UTC)
+    days_later = SimpleNamespace(run_after=now, start_date=now + timedelta(days=3))
+    context = make_context() | {"dag_run": days_later}
+    assert run(write, 2, context=context)["snapshot_id"] == first["snapshot_id"]
     assert len(messages(repository)) == 3
 
 
