@@ -19,7 +19,7 @@ from airflow_provider_icechunk.format.references import ChunkRefs, Extents, conc
 from airflow_provider_icechunk.format.snapshot import ManifestRef
 from airflow_provider_icechunk.format.splitting import SplitGrid
 
-_FEW_PIECES = 16
+_FEW_ARRAYS = 16
 _SMALL_PIECE = 256
 _SHARED_ROWS = 4096
 
@@ -87,10 +87,10 @@ def share(pieces: Sequence[tuple[NodeId, ChunkRefs]]) -> list[list[tuple[NodeId,
     """Which pieces go into one manifest file together, each group in the order of node ids.
 
     A commit of hundreds of small arrays would write as many tiny files; they share a few. A file
-    holds one piece of an array at most, and a commit of few pieces keeps them apart, so that
+    holds one piece of an array at most, and a commit to few arrays keeps them apart, so that
     reading one array loads nothing else.
     """
-    if len(pieces) <= _FEW_PIECES:
+    if len({node_id for node_id, _ in pieces}) <= _FEW_ARRAYS:
         return [[piece] for piece in pieces]
     groups: list[list[tuple[NodeId, ChunkRefs]]] = []
     open_group: list[tuple[NodeId, ChunkRefs]] = []

@@ -78,7 +78,7 @@ def test_pieces_hold_every_reference_once_and_their_boxes_never_overlap(
             assert any(a[1] <= b[0] or b[1] <= a[0] for a, b in zip(box, other, strict=True))
 
 
-def test_few_pieces_keep_files_of_their_own_and_many_share() -> None:
+def test_pieces_of_few_arrays_keep_files_of_their_own_and_those_of_many_share() -> None:
     def pieces(count: int, size: int) -> list[tuple[NodeId, ChunkRefs]]:
         rows = refs(*[(number,) for number in range(size)])
         return [(NodeId(number.to_bytes(8, "big")), rows) for number in range(count)]
