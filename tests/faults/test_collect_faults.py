@@ -85,6 +85,20 @@ def collect(repo: Repository, ids: dict[str, str]) -> None:
         *(("alpha", act, 3) for act in (commit, collect)),
         *(("1", act, 3) for act in (commit_over_two_branches, tag_at_garbage, reset_main)),
         *(("1", act, 3) for act in (expire, collect)),
+        *(
+            pytest.param(generation, act, 1, marks=pytest.mark.long)
+            for generation in GENERATIONS
+            for act in (
+                commit,
+                commit_over_two_branches,
+                tag_at_garbage,
+                reset_main,
+                expire,
+                collect,
+                branch_at_garbage,
+                reset_to_garbage,
+            )
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

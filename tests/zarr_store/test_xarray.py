@@ -20,8 +20,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def repo():
-    return icechunk.Repository.create(icechunk.in_memory_storage())
+def repo(backend):
+    return icechunk.Repository.create(backend())
 
 
 def weather(start="2024-01-01", days=6):
