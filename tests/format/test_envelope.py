@@ -145,3 +145,18 @@ def test_arbitrary_bytes_are_content_or_a_format_error(data: bytes) -> None:
     for candidate in (data, b"\x28\xb5\x2f\xfd" + data):
         with contextlib.suppress(FormatError):
             zstd.decompress(candidate, limit=LIMIT, where="x")
+
+
+@pytest.mark.parametrize("payload", [b"ICE" * 200, bytes(range(256)) * 3, b"\0" * 5000])
+def test_no_flipped_bit_of_a_frame_gives_other_content(payload: bytes) -> None:
+    frame = zstd.compress(payload, level=3)
+    refused = 0
+    for place in range(len(frame)):
+        for bit in range(8):
+            rotten = bytearray(frame)
+            rotten[place] ^= 1 << bit
+            try:
+                assert zstd.decompress(bytes(rotten), limit=1 << 20, where="a file") == payload
+            except FormatError:
+                refused += 1
+    assert refused > 4 * len(frame)

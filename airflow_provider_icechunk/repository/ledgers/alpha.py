@@ -8,7 +8,6 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
 from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
 from airflow_provider_icechunk.format.generations.alpha.layout import (
     SEPARATORS,
@@ -20,7 +19,6 @@ from airflow_provider_icechunk.format.generations.alpha.layout import (
 )
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.v1.layout import (
-    CONFIG_KEY,
     REFS,
     decode_ref,
     encode_ref,
@@ -35,10 +33,10 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     StoredConfig,
     Trust,
 )
+from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
 from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
 from airflow_provider_icechunk.storage.base import (
     Absent,
-    Exactly,
     Listed,
     Storage,
     Version,
@@ -47,7 +45,6 @@ from airflow_provider_icechunk.storage.base import (
 
 _SEARCH_BATCH = 64
 _JSON = "application/json"
-_YAML = "application/yaml"
 
 
 class AlphaLedger:
@@ -141,20 +138,11 @@ class AlphaLedger:
 
     def config(self) -> StoredConfig | None:
         """The stored `config.yaml`."""
-        found = self.storage.get(CONFIG_KEY)
-        if found is None:
-            return None
-        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+        return read_config(self.storage)
 
     def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
         """Swap `config.yaml`."""
-        outcome = self.storage.put(
-            CONFIG_KEY,
-            encode_config(config),
-            expect=Absent() if expected is None else Exactly(expected),
-            content_type=_YAML,
-        )
-        return outcome.version if isinstance(outcome, Written) else None
+        return swap_config(self.storage, config, expected)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """As the snapshot says; in old files it may be an id that only `relocate` finds."""

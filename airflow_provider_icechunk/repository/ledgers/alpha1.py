@@ -13,10 +13,8 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
 from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
 from airflow_provider_icechunk.format.generations.alpha1.layout import (
-    CONFIG_KEY,
     REFS,
     Alpha1Layout,
     Spelling,
@@ -42,18 +40,17 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     StoredConfig,
     Trust,
 )
+from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
 from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
 from airflow_provider_icechunk.repository.world import to_micros
 from airflow_provider_icechunk.storage.base import (
     Absent,
-    Exactly,
     Storage,
     Version,
     Written,
 )
 
 _JSON = "application/json"
-_YAML = "application/yaml"
 _BRANCH, _TAG = "branch:", "tag:"
 
 
@@ -155,21 +152,12 @@ class Alpha1Ledger:
 
     def config(self) -> StoredConfig | None:
         """The stored `config.yaml`."""
-        found = self.storage.get(CONFIG_KEY)
-        if found is None:
-            return None
-        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+        return read_config(self.storage)
 
     def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
         """Swap `config.yaml`."""
         self._check_writable()
-        outcome = self.storage.put(
-            CONFIG_KEY,
-            encode_config(config),
-            expect=Absent() if expected is None else Exactly(expected),
-            content_type=_YAML,
-        )
-        return outcome.version if isinstance(outcome, Written) else None
+        return swap_config(self.storage, config, expected)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """The youngest ancestor that the snapshot lists."""

@@ -20,11 +20,9 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
 from airflow_provider_icechunk.format.generations.draft.layout import (
-    CONFIG_KEY,
     DraftLayout,
     parquet_name,
 )
@@ -48,6 +46,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     StoredConfig,
     Trust,
 )
+from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
 from airflow_provider_icechunk.storage.base import (
     Absent,
@@ -62,7 +61,6 @@ _AT_ONCE = 5
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _JSON = "application/json"
-_YAML = "application/yaml"
 
 T = TypeVar("T")
 
@@ -169,20 +167,11 @@ class DraftLedger:
     def config(self) -> StoredConfig | None:
         """The stored `config.yaml`. The state is read too: it says what files are called."""
         self._read_if_there()
-        found = self.storage.get(CONFIG_KEY)
-        if found is None:
-            return None
-        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+        return read_config(self.storage)
 
     def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
         """Swap `config.yaml`."""
-        outcome = self.storage.put(
-            CONFIG_KEY,
-            encode_config(config),
-            expect=Absent() if expected is None else Exactly(expected),
-            content_type=_YAML,
-        )
-        return outcome.version if isinstance(outcome, Written) else None
+        return swap_config(self.storage, config, expected)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """As the state lists it."""

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, StorageError
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
 from airflow_provider_icechunk.format.generations.v1.layout import (
-    CONFIG_KEY,
     REFS,
     V1Layout,
     branch_key,
@@ -34,13 +32,13 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     StoredConfig,
     Trust,
 )
-from airflow_provider_icechunk.storage.base import Lost, Storage, Version, Written
+from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
+from airflow_provider_icechunk.storage.base import Storage, Version, Written
 
 _BRANCH = "branch."
 _TAG = "tag."
 _SAME_TIP_TRIES = 10
 _JSON = "application/json"
-_YAML = "application/yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +150,11 @@ class V1Ledger:
 
     def config(self) -> StoredConfig | None:
         """The stored `config.yaml`."""
-        found = self.storage.get(CONFIG_KEY)
-        if found is None:
-            return None
-        return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
+        return read_config(self.storage)
 
     def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
         """Swap `config.yaml`."""
-        outcome = self.storage.put(
-            CONFIG_KEY,
-            encode_config(config),
-            expect=self.trust.create() if expected is None else self.trust.update(expected),
-            content_type=_YAML,
-        )
-        return None if isinstance(outcome, Lost) else outcome.version
+        return swap_config(self.storage, config, expected, self.trust)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
         """Parents are in the snapshot files."""
