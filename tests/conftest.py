@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 if TYPE_CHECKING:
+    from support.places import Place
     from support.seaweedfs import SeaweedFS
 
     from airflow_provider_icechunk.storage.base import Storage
@@ -61,41 +62,38 @@ def moto_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storage]:
-    """A function that connects to one place of each kind; calling it again is another process."""
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Place]:
+    """A function that gives a new place of each kind."""
     from support import moto_server
-
-    from airflow_provider_icechunk.storage.credentials import static_credentials
-    from airflow_provider_icechunk.storage.local import LocalStorage
-    from airflow_provider_icechunk.storage.memory import MemoryStorage
+    from support import places as kinds
 
     match request.param:
         case "memory":
-            storage = MemoryStorage()
-            return lambda: storage
+            return kinds.in_memory
         case "local":
-            return lambda: LocalStorage(tmp_path / "repository")
+            return lambda: kinds.in_folder(tmp_path / f"repository-{next(_numbers)}")
         case "moto":
             endpoint = request.getfixturevalue("moto_endpoint")
-            keys, bucket = static_credentials(**moto_server.KEYS), moto_server.BUCKET
-            prefix = f"repository-{next(_numbers)}"
+            return lambda: kinds.in_bucket(
+                endpoint, moto_server.BUCKET, f"repository-{next(_numbers)}", moto_server.KEYS
+            )
         case _:
-            from support.seaweedfs import SHARED_BUCKET
+            from support import seaweedfs
 
             server = request.getfixturevalue("seaweedfs")
-            endpoint, keys, bucket = server.endpoint_url, server.credentials, SHARED_BUCKET
-            prefix = server.fresh_prefix()
-    from airflow_provider_icechunk.storage.s3 import S3Storage
+            keys = {
+                "access_key_id": seaweedfs.ACCESS_KEY,
+                "secret_access_key": seaweedfs.SECRET_KEY,
+            }
+            return lambda: kinds.in_bucket(
+                server.endpoint_url, seaweedfs.SHARED_BUCKET, server.fresh_prefix(), keys
+            )
 
-    return lambda: S3Storage.at(
-        bucket,
-        prefix,
-        region="us-east-1",
-        endpoint_url=endpoint,
-        credentials=keys,
-        force_path_style=True,
-        allow_http=True,
-    )
+
+@pytest.fixture
+def backend(places: Callable[[], Place]) -> Callable[[], Storage]:
+    """A function that connects to one place; calling it again is another process."""
+    return places().ours
 
 
 # First, because xdist reads the groups in the same hook.

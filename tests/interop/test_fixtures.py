@@ -21,6 +21,7 @@ from airflow_provider_icechunk.exceptions import (
     VirtualChunkError,
 )
 from airflow_provider_icechunk.format.references import ETag, LastModified, Virtual
+from airflow_provider_icechunk.storage.base import Put
 from airflow_provider_icechunk.virtual.parts import Part
 
 pytestmark = fixtures.needs_fixtures
@@ -221,3 +222,20 @@ def test_the_official_library_reads_what_we_added(name, tmp_path, monkeypatch):
     assert [i.id for i in theirs.ancestry(branch="main")] == [
         i.id for i in repo.ancestry(branch="main")
     ]
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_fixture_is_the_same_on_every_kind_of_storage(name, backend, tmp_path, monkeypatch):
+    local, expected = opened(name, tmp_path, monkeypatch)
+    storage = backend()
+    storage.put_many(
+        [Put(item.key, local.storage.get(item.key).data) for item in local.storage.scan("")]
+    )
+    repo = icechunk.Repository.open(backend())
+    assert {b: repo.lookup_branch(b) for b in repo.list_branches()} == expected["branches"]
+    assert {t: repo.lookup_tag(t) for t in repo.list_tags()} == expected["tags"]
+    for ref, history in expected["ancestry"].items():
+        kind, _, of = ref.partition(":")
+        found = [(info.id, info.message) for info in repo.ancestry(**{kind: of})]
+        assert found == [(item["id"], item["message"]) for item in history]
+        assert trees.documents(session_at(repo, ref)) == trees.documents(session_at(local, ref))

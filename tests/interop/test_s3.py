@@ -6,31 +6,22 @@ import icechunk as official
 import numpy as np
 import pytest
 import zarr
-from support import moto_server, trees
+from support import trees
 
 import airflow_provider_icechunk.api as ours
 
 
-@pytest.fixture(scope="module")
-def endpoint():
-    with moto_server.running() as endpoint:
-        yield endpoint
-
-
 @pytest.mark.parametrize("creator", [ours, official], ids=["ours", "official"])
-def test_turns_in_a_bucket(endpoint, creator):
-    place = f"made by/{creator.__name__}"
+@pytest.mark.parametrize(
+    "places",
+    ["moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)],
+    indirect=True,
+)
+def test_turns_in_a_bucket(places, creator):
+    place = places()
 
     def storage(library):
-        return library.s3_storage(
-            bucket=moto_server.BUCKET,
-            prefix=place,
-            region="us-east-1",
-            endpoint_url=endpoint,
-            allow_http=True,
-            force_path_style=True,
-            **moto_server.KEYS,
-        )
+        return place.ours() if library is ours else place.official()
 
     creator.Repository.create(storage(creator))
     expected = np.zeros((6, 200))

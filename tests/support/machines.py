@@ -6,10 +6,8 @@ Both have the same names, so an *actor* is just the module and a repository open
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
+from collections.abc import Callable
 from operator import eq
-from pathlib import Path
 from typing import Any
 
 import icechunk as official
@@ -18,6 +16,7 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import trees
+from support.places import Place
 
 import airflow_provider_icechunk.api as ours
 
@@ -146,6 +145,9 @@ def delete_chunk(store, path, numbers):
 class Operations(RuleBasedStateMachine):
     """Steps that change a tree; a subclass says who carries them out."""
 
+    places: Callable[[], Place]
+    """Where repositories can be; given by the test."""
+
     def change(self, action, *args) -> None:
         raise NotImplementedError
 
@@ -234,8 +236,8 @@ class TwinMachine(Operations):
     def __init__(self) -> None:
         super().__init__()
         self.actors = [
-            Actor(library, library.Repository.create(library.in_memory_storage()))
-            for library in (ours, official)
+            Actor(ours, ours.Repository.create(self.places().ours())),
+            Actor(official, official.Repository.create(official.in_memory_storage())),
         ]
 
     @initialize(shape=st.lists(SIDES, max_size=2))
@@ -327,22 +329,19 @@ class TwinMachine(Operations):
 
 
 class SharedMachine(Operations):
-    """One repository in a folder; each session belongs to either library, both read the result."""
+    """One repository; each session belongs to either library, both read the result."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="shared-"))
-        path = self.folder / "repository"
-        ours.Repository.create(ours.local_filesystem_storage(path))
+        place = self.places()
+        assert place.official is not None, "both libraries must reach the place"
+        ours.Repository.create(place.ours())
         self.repos = {
-            "ours": ours.Repository.open(ours.local_filesystem_storage(path)),
-            "official": official.Repository.open(official.local_filesystem_storage(str(path))),
+            "ours": ours.Repository.open(place.ours()),
+            "official": official.Repository.open(place.official()),
         }
         self.session: Any = None
         self.expected: Any = None
-
-    def teardown(self):
-        shutil.rmtree(self.folder)
 
     @initialize(actor=st.sampled_from(["ours", "official"]), shape=st.lists(SIDES, max_size=2))
     def start(self, actor, shape):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, note, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+from support.places import Place, in_memory
 from zarr.core.buffer import cpu
 from zarr.testing.stateful import (
     SyncStoreWrapper,
@@ -54,6 +56,9 @@ keys = st.one_of(documents, chunks)
 class Committing:
     """Steps that end one session and start the next."""
 
+    places: Callable[[], Place]
+    """Where repositories can be; given by the test."""
+
     @rule()
     def commit(self) -> None:
         session = self.session
@@ -66,7 +71,7 @@ class StoreMachine(Committing, ZarrStoreStateMachine):
     """Keys and values are those a repository can hold; a deleted node takes along what is below."""
 
     def __init__(self) -> None:
-        self.repo = icechunk.Repository.create(icechunk.in_memory_storage())
+        self.repo = icechunk.Repository.create(self.places().ours())
         self.session = self.repo.writable_session("main")
         super().__init__(self.session.store)
 
@@ -107,7 +112,7 @@ class HierarchyMachine(Committing, ZarrHierarchyStateMachine):
     """Unchanged but for commits between the steps."""
 
     def __init__(self) -> None:
-        self.repo = icechunk.Repository.create(icechunk.in_memory_storage())
+        self.repo = icechunk.Repository.create(self.places().ours())
         self.session = self.repo.writable_session("main")
         super().__init__(self.session.store)
 
@@ -116,16 +121,31 @@ class HierarchyMachine(Committing, ZarrHierarchyStateMachine):
         self.store = self.session.store
 
 
+KINDS = [
+    "memory",
+    "local",
+    pytest.param("moto", marks=[pytest.mark.long, pytest.mark.timeout(1800)]),
+    pytest.param(
+        "seaweedfs", marks=[pytest.mark.long, pytest.mark.seaweedfs, pytest.mark.timeout(1800)]
+    ),
+]
+"""On a server every step of a machine is many requests: those runs are long."""
 MACHINES = {"keys": StoreMachine, "hierarchies": HierarchyMachine}
+
+
+def run(machine: str, places: Callable[[], Place], examples: int, steps: int) -> None:
+    placed = type(machine, (MACHINES[machine],), {"places": staticmethod(places)})
+    run_state_machine_as_test(
+        placed, settings=settings(max_examples=examples, stateful_step_count=steps)
+    )
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize("places", KINDS, indirect=True)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_store_behaves_like_zarrs_model(machine: str) -> None:
-    run_state_machine_as_test(
-        MACHINES[machine], settings=settings(max_examples=15, stateful_step_count=15)
-    )
+def test_the_store_behaves_like_zarrs_model(machine: str, places: Callable[[], Place]) -> None:
+    run(machine, places, 10, 15)
 
 
 @pytest.mark.long
@@ -134,6 +154,4 @@ def test_the_store_behaves_like_zarrs_model(machine: str) -> None:
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_store_behaves_like_zarrs_model_for_long(machine: str) -> None:
-    run_state_machine_as_test(
-        MACHINES[machine], settings=settings(max_examples=300, stateful_step_count=40)
-    )
+    run(machine, in_memory, 300, 40)
