@@ -49,7 +49,7 @@ with DAG(
         task_id="expire", repository=REPOSITORY, keep_last=10, **AGES
     )
     plan = IcechunkGarbageCollectOperator(
-        task_id="plan", repository=REPOSITORY, report_only=True, **AGES
+        task_id="plan", repository=REPOSITORY, dry_run=True, **AGES
     )
 
     @task

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from airflow_provider_icechunk.cli.times import SAFE_AGE, parse_age, parse_cutoff
+from airflow_provider_icechunk.cli.times import parse_age, parse_cutoff
+from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE
 
 Path = tuple[str, ...]
 """The words that name a command: `("log",)`, `("branch", "create")`."""

@@ -18,7 +18,8 @@ from airflow_provider_icechunk.cli.history import newest, read_heads
 from airflow_provider_icechunk.cli.screen import Report, UsageError
 from airflow_provider_icechunk.cli.task import Task
 from airflow_provider_icechunk.cli.text import number, plain, several, size
-from airflow_provider_icechunk.cli.times import safe_cutoff, show_moment
+from airflow_provider_icechunk.cli.times import show_moment
+from airflow_provider_icechunk.hooks.cutoffs import safe_cutoff
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,7 +48,6 @@ class Freed:
 
 def expire(task: Task) -> Report:
     """Old snapshots leave the history; their objects wait for `gc`."""
-    from airflow_provider_icechunk.repository.maintenance.expire import carry_out_expiration
     from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
 
     args = task.args
@@ -67,7 +67,7 @@ def expire(task: Task) -> Report:
     if not (plan.is_empty or args.dry_run):
         if not args.yes:
             task.screen.confirm(body, "Expire these snapshots?")
-        carry_out_expiration(repository._engine, plan)
+        repository.carry_out_expiration(plan)
     return Report(
         {
             "dry_run": args.dry_run,
@@ -81,13 +81,12 @@ def expire(task: Task) -> Report:
 
 def gc(task: Task) -> Report:
     """Objects that nothing names are deleted, once they are old enough."""
-    from airflow_provider_icechunk.repository.maintenance.collect import Collection
     from airflow_provider_icechunk.repository.maintenance.collect_plan import as_if_done
     from airflow_provider_icechunk.repository.world import from_micros
 
     args = task.args
     older_than = _begin(task)
-    collection = Collection(task.open()._engine)
+    collection = task.open().collection()
     with task.progress("looking for what is in use"):
         plan = collection.make_plan(older_than, minimum_age=args.minimum_age)
     # Earlier than what was asked for if the store's clock is behind this one.
@@ -209,7 +208,7 @@ def _begin(task: Task) -> datetime:
     args = task.args
     if not (args.yes or args.dry_run or task.screen.can_ask):
         raise UsageError("nobody is there to be asked: give --yes, or --dry-run to see the plan")
-    return safe_cutoff(args.older_than, args.minimum_age, task.now())
+    return safe_cutoff(args.older_than, args.minimum_age, now=task.now(), setting="--minimum-age")
 
 
 def _staying(plan: ExpirationPlan) -> list[str]:

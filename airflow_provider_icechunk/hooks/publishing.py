@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError, SessionError
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.api import ConflictSolver, Repository, Session, SnapshotInfo
+    from airflow_provider_icechunk.api import ConflictSolver, Repository, SnapshotInfo
 
 PUBLISHED_KEY = "published_from"
 """Snapshot metadata of a commit made by publishing: the snapshot whose changes it holds."""
@@ -67,7 +66,9 @@ def publish(
                 expected_parent=ours[parted],
                 actual_parent=head,
             )
-        session = _session_with_changes(repository, target, ours[parted], ours[:parted])
+        session = repository.session_with_changes(
+            target, from_snapshot_id=ours[parted], to_snapshot_id=ours[0]
+        )
         identity = session.commit(
             message,
             metadata={**metadata, PUBLISHED_KEY: ours[0]},
@@ -101,33 +102,6 @@ def _earlier(theirs: Mapping[str, SnapshotInfo], source: str) -> str | None:
         return source
     made = (one for one, info in theirs.items() if info.metadata.get(PUBLISHED_KEY) == source)
     return next(made, None)
-
-
-def _session_with_changes(
-    repository: Repository, target: str, base_id: str, new: list[str]
-) -> Session:
-    """A session on `target` that holds the changes of the commits `new`, made since `base_id`."""
-    from airflow_provider_icechunk.repository.amending import merge_logs
-    from airflow_provider_icechunk.repository.handoff import changes_of_staged
-    from airflow_provider_icechunk.repository.history import logs_since_parent
-
-    reader = repository.readonly_session(snapshot_id=new[0])
-    base = repository.readonly_session(snapshot_id=base_id).tree.base
-    assets = repository._engine.assets
-    commits = [repository.readonly_session(snapshot_id=one).tree.base for one in reversed(new)]
-    logs = [log for commit in commits for log in logs_since_parent(assets, commit)]
-    if any(log.moves for log in logs):
-        raise SessionError(
-            "commits that moved nodes cannot be rebased onto another branch; publish them while "
-            f"{target!r} stands still, so that it can be moved forward"
-        )
-    session = repository.writable_session(target)
-    with session.tree.lock:
-        session.tree.changes = changes_of_staged(
-            base, reader.tree.base, reduce(merge_logs, logs), reader.tree.references
-        )
-        session.tree.base = base
-    return session
 
 
 def _published(

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, OlderThan, read_age, safe_cutoff
 from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
-from airflow_provider_icechunk.operators.cutoffs import SAFE_AGE, OlderThan, read_age, safe_cutoff
 from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         never does.
     :param delete_expired_tags: the same for tags.
     :param minimum_age: a cut-off younger than this is refused. (templated)
-    :param report_only: a dry run: report what would go and change nothing. (templated)
+    :param dry_run: report what would go and change nothing. (templated)
     :param icechunk_conn_id: the connection.
     """
 
-    template_fields = ("repository", "older_than", "minimum_age", "report_only")
+    template_fields = ("repository", "older_than", "minimum_age", "dry_run")
+    # Hides a method of the base class that renders templates and that Airflow 3 never calls.
+    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
         minimum_age: timedelta | str = SAFE_AGE,
-        report_only: bool | str = False,
+        dry_run: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -55,7 +57,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         self.delete_expired_branches = delete_expired_branches
         self.delete_expired_tags = delete_expired_tags
         self.minimum_age = minimum_age
-        self.report_only = report_only
+        self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Expire, or say what would expire."""
@@ -63,7 +65,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         from airflow_provider_icechunk.api import RetentionPolicy
 
         cutoff = safe_cutoff(self.older_than, self.minimum_age, now=datetime.now(UTC))
-        dry_run = read_flag("report_only", self.report_only)
+        dry_run = read_flag("dry_run", self.dry_run)
         policy = RetentionPolicy(
             cutoff, self.keep_last, self.delete_expired_branches, self.delete_expired_tags
         )
@@ -106,32 +108,34 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         `minimum_age`. (templated)
     :param minimum_age: a cut-off younger than this is refused; lower it only if nobody writes.
         (templated)
-    :param report_only: a dry run: report what would go and change nothing. (templated)
+    :param dry_run: report what would go and change nothing. (templated)
     :param icechunk_conn_id: the connection.
     """
 
-    template_fields = ("repository", "older_than", "minimum_age", "report_only")
+    template_fields = ("repository", "older_than", "minimum_age", "dry_run")
+    # Hides a method of the base class that renders templates and that Airflow 3 never calls.
+    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,
         *,
         older_than: OlderThan | None = None,
         minimum_age: timedelta | str = SAFE_AGE,
-        report_only: bool | str = False,
+        dry_run: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.older_than = older_than
         self.minimum_age = minimum_age
-        self.report_only = report_only
+        self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Collect, or say what would be collected."""
         del context
         least = read_age(self.minimum_age)
-        cutoff = safe_cutoff(self.older_than or least, least, now=datetime.now(UTC))
+        cutoff = safe_cutoff(self.older_than, least, now=datetime.now(UTC))
         summary = self.open_repository().garbage_collect(
-            cutoff, dry_run=read_flag("report_only", self.report_only), minimum_age=least
+            cutoff, dry_run=read_flag("dry_run", self.dry_run), minimum_age=least
         )
         result = {"older_than": cutoff.isoformat(), **summary.as_dict()}
         self.log.info("Garbage collection: %s", result)

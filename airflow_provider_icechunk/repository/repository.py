@@ -23,6 +23,7 @@ from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.maintenance.face import Maintenance
 from airflow_provider_icechunk.repository.operations import Operations
+from airflow_provider_icechunk.repository.replaying import changes_between
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.repository.versions import Versions
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
@@ -218,6 +219,25 @@ class BaseRepository(Versions, Maintenance, Operations, Generic[AnySession]):
         return self.session_class(
             self._engine, base, branch=branch, metadata=self._default_commit_metadata
         )
+
+    def session_with_changes(
+        self, branch: str, *, from_snapshot_id: str, to_snapshot_id: str
+    ) -> AnySession:
+        """A session for `branch` that holds what the commits after one snapshot up to another did.
+
+        It stands on the older snapshot: on a branch that went on from there it has to rebase.
+        """
+        self._branch_head(branch)
+        older, newer = self._parse(from_snapshot_id), self._parse(to_snapshot_id)
+        changes = changes_between(self._engine, older, newer)
+        session = self.session_class(
+            self._engine,
+            self._engine.assets.snapshot(older),
+            branch=branch,
+            metadata=self._default_commit_metadata,
+        )
+        session.tree.changes = changes
+        return session
 
     def readonly_session(
         self,

@@ -106,6 +106,10 @@ class Versions:
         if not self._engine.ledger.delete_tag(tag):
             raise self._no_tag(tag)
 
+    def check_snapshot_id(self, snapshot_id: str) -> None:
+        """Refuse a text that cannot be a snapshot's id; whether there is one is not asked."""
+        self._parse(snapshot_id)
+
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of one snapshot."""
         known_as = self._parse(snapshot_id)

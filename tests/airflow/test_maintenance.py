@@ -11,7 +11,7 @@ from support.airflow_contexts import make_context
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import InvalidInputError, MaintenanceError
-from airflow_provider_icechunk.operators.cutoffs import SAFE_AGE, read_age, safe_cutoff
+from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, read_age, safe_cutoff
 from airflow_provider_icechunk.operators.maintenance import (
     IcechunkExpireSnapshotsOperator,
     IcechunkGarbageCollectOperator,
@@ -100,15 +100,15 @@ def test_a_young_cutoff_changes_nothing(repository: Repository, operator: type) 
         do(operator, older_than="1h")
     with pytest.raises(MaintenanceError):
         do(operator, older_than=datetime.now(UTC) + timedelta(days=1), minimum_age="0s")
-    with pytest.raises(MaintenanceError, match="report_only"):
-        do(operator, older_than="0s", minimum_age="0s", report_only="perhaps")
+    with pytest.raises(MaintenanceError, match="dry_run"):
+        do(operator, older_than="0s", minimum_age="0s", dry_run="perhaps")
     assert snapshots(repository) == before
 
 
 def test_a_dry_run_says_what_expires_and_the_run_does_just_that(repository: Repository) -> None:
     before = snapshots(repository)
     arguments = {"older_than": "0s", "minimum_age": "0s", "keep_last": 2}
-    planned = do(IcechunkExpireSnapshotsOperator, report_only="True", **arguments)
+    planned = do(IcechunkExpireSnapshotsOperator, dry_run="True", **arguments)
     assert planned["dry_run"] is True
     assert snapshots(repository) == before
     done = do(IcechunkExpireSnapshotsOperator, **arguments)
@@ -139,7 +139,7 @@ def test_collecting_frees_what_expired_and_a_dry_run_frees_nothing(
 ) -> None:
     do(IcechunkExpireSnapshotsOperator, older_than="0s", minimum_age="0s", keep_last=1)
     arguments = {"older_than": "0s", "minimum_age": "0s"}
-    planned = do(IcechunkGarbageCollectOperator, report_only=True, **arguments)
+    planned = do(IcechunkGarbageCollectOperator, dry_run=True, **arguments)
     assert planned["chunks_deleted"] == planned["snapshots_deleted"] == COMMITS - 1
     files = do(IcechunkMeasureOperator)["files"]
     assert files["chunks"]["unreachable_count"] == COMMITS - 1

@@ -7,14 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.cli.times import (
-    SAFE_AGE,
-    parse_age,
-    parse_cutoff,
-    safe_cutoff,
-    show_age,
-)
+from airflow_provider_icechunk.cli.times import parse_age, parse_cutoff
 from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, safe_cutoff, show_age
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -51,7 +46,7 @@ def test_what_is_no_age_is_refused_with_an_example(text: str) -> None:
     ],
 )
 def test_a_cutoff_is_an_age_or_a_moment_in_utc(text: str, moment: datetime) -> None:
-    assert parse_cutoff(text).at(NOW) == moment
+    assert safe_cutoff(parse_cutoff(text), now=NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["yesterday", "0001-01-01T00:00:00+14:00", "2026-13-01"])
@@ -62,18 +57,18 @@ def test_what_is_no_cutoff_is_refused(text: str) -> None:
 
 def test_a_cutoff_in_the_future_is_refused_whatever_the_minimum_age() -> None:
     with pytest.raises(MaintenanceError, match="in the future"):
-        safe_cutoff(parse_cutoff("2026-03-01T12:00:01Z"), timedelta(), NOW)
+        safe_cutoff(parse_cutoff("2026-03-01T12:00:01Z"), timedelta(), now=NOW)
 
 
 def test_a_young_cutoff_is_refused_until_the_minimum_age_is_lowered() -> None:
     young = parse_cutoff("1h")
     with pytest.raises(MaintenanceError, match="--minimum-age"):
-        safe_cutoff(young, SAFE_AGE, NOW)
-    assert safe_cutoff(young, timedelta(hours=1), NOW) == NOW - timedelta(hours=1)
+        safe_cutoff(young, SAFE_AGE, now=NOW, setting="--minimum-age")
+    assert safe_cutoff(young, timedelta(hours=1), now=NOW) == NOW - timedelta(hours=1)
 
 
 def test_without_a_cutoff_it_is_the_youngest_allowed() -> None:
-    assert safe_cutoff(None, SAFE_AGE, NOW) == NOW - timedelta(hours=24)
+    assert safe_cutoff(None, SAFE_AGE, now=NOW) == NOW - timedelta(hours=24)
 
 
 @given(st.timedeltas(timedelta(), timedelta(days=10_000)))

@@ -8,9 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.maintenance.collect import collect
+from airflow_provider_icechunk.repository.maintenance.collect import Collection, collect
 from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
-from airflow_provider_icechunk.repository.maintenance.expire import expire, make_expiration_plan
+from airflow_provider_icechunk.repository.maintenance.expire import (
+    carry_out_expiration,
+    expire,
+    make_expiration_plan,
+)
 from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
 from airflow_provider_icechunk.repository.maintenance.measure import Measurement, measure
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
@@ -59,6 +63,14 @@ class Maintenance:
     def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
         """What expiring by `policy` would do, reference by reference. Changes nothing."""
         return make_expiration_plan(self._engine, policy)
+
+    def carry_out_expiration(self, plan: ExpirationPlan) -> None:
+        """Do what `plan_expiration` planned, except where references moved meanwhile."""
+        carry_out_expiration(self._engine, plan)
+
+    def collection(self) -> Collection:
+        """One run of the garbage collector whose plan can be looked at before it is carried out."""
+        return Collection(self._engine)
 
     def garbage_collect(
         self,
