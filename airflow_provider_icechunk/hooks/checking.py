@@ -20,22 +20,32 @@ if TYPE_CHECKING:
 
 _TRIES = 2
 """How often a request is sent: whoever pressed the button waits for the answer."""
+_HINT = "it honours conditions on reads, and the first write will prove it for writes"
 
 
 def check_root(settings: IcechunkConnection) -> tuple[bool, str]:
     """Whether the root of a connection can be used, and what is there.
 
-    Whether the store honours conditional writes cannot be found out by reading: the first commit
-    checks it.
+    Whether a store honours conditional writes cannot be proven by reading: a store that ignores
+    a condition on a read is told apart, and for the others the first write makes the proof.
     """
     from airflow_provider_icechunk.hooks.storages import build_storage
+    from airflow_provider_icechunk.storage.s3 import S3Storage
 
     if settings.storage == "file" and not Path(settings.host).is_dir():
         return False, f"unreachable: there is no directory {settings.host} on this machine"
     try:
-        return True, _describe(build_storage(settings, ROOT, tries=_TRIES))
+        storage = build_storage(settings, ROOT, tries=_TRIES)
+        found = _describe(storage)
+        honours = storage.honours_read_conditions() if isinstance(storage, S3Storage) else None
     except IcechunkError as error:
         return False, explain(error)
+    if honours is False:
+        return False, (
+            f"conditions not honoured: {storage.location} answers a read whose If-Match cannot "
+            f"hold, so commits that meet would be lost; use it for reading only. {found}"
+        )
+    return True, found if honours is None else f"{found}; {_HINT}"
 
 
 def explain(error: IcechunkError) -> str:

@@ -216,6 +216,15 @@ class S3Storage:
         """Find out with a key of its own whether conditions on writes are honoured."""
         probe_conditional_writes(self)
 
+    def honours_read_conditions(self) -> bool | None:
+        """Whether a condition on a read is honoured; `None` if there is nothing to read.
+
+        Writes nothing, and is a hint only: a store that ignores conditions on reads is not to be
+        trusted with writes, but one that honours them may still ignore those on writes.
+        """
+        first = next(self.scan(""), None)
+        return None if first is None else self._bucket.honours_condition(first.key)
+
     def _get_by_size(self, key: str, byte_range: ByteRange) -> Fetched | None:
         found = self._bucket.head(key)
         if found is None:

@@ -111,6 +111,26 @@ class Bucket:
                 return None
             raise
 
+    def honours_condition(self, key: str) -> bool:
+        """Whether a read is refused that asks for a version which the object cannot have."""
+
+        def read() -> bool:
+            try:
+                found = self.client.get_object(
+                    Bucket=self.settings.bucket, Key=self.name(key), IfMatch=f'"{"0" * 32}"'
+                )
+            except FAILURES as error:
+                if classify(error) in {Trouble.REFUSED, Trouble.MISSING}:
+                    return True
+                raise
+            found["Body"].close()
+            return False
+
+        try:
+            return self.calling("read", key, read)
+        except FAILURES as error:
+            raise self.error(error, "read", key) from error
+
     def pages(self, prefix: str, *, delimiter: str = "") -> Iterator[ListObjectsV2OutputTypeDef]:
         """The pages of a listing."""
         token = ""

@@ -1,15 +1,25 @@
 """What a connection may say, and that nothing else gets through."""
 
 import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from airflow.sdk import Connection
 from hypothesis import given
 from hypothesis import strategies as st
+from support.moto_server import BUCKET
+from support.seaweedfs import ACCESS_KEY, SECRET_KEY, SHARED_BUCKET, SeaweedFS
 
+from airflow_provider_icechunk.api import Repository, s3_storage
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 from airflow_provider_icechunk.hooks.connection import IcechunkConnection, parse_connection
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
 SECRET = "marker-secret-7f3a"
 
@@ -124,3 +134,135 @@ def test_the_root_itself_can_be_the_repository() -> None:
     settings = IcechunkConnection(storage="file", host="/data", prefix="here")
     assert settings.folder(".") == "/data/here"
     assert settings.folder("a/b") == "/data/here/a/b"
+
+
+class Between(ThreadingHTTPServer):
+    """Stands between a client and the S3 server, notes what is asked, and can spoil answers."""
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), Passing)
+        self.behind = behind
+        self.methods: list[str] = []
+        self.denies = False
+        self.drops_conditions = False
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Passing(BaseHTTPRequestHandler):
+    server: Between
+
+    def do_GET(self) -> None:
+        self.server.methods.append(self.command)
+        if self.server.denies:
+            self.answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
+            return
+        headers = dict(self.headers)
+        if self.server.drops_conditions:
+            headers.pop("If-Match", None)
+        wanted = Request(self.server.behind + self.path, method=self.command, headers=headers)
+        try:
+            with urlopen(wanted) as found:
+                self.answer(found.status, found.headers, found.read())
+        except HTTPError as error:
+            with error:
+                self.answer(error.code, error.headers, error.read())
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def answer(self, status: int, headers: Any, body: bytes) -> None:
+        self.send_response(status)
+        for name in ("Content-Type", "Content-Range", "ETag", "Last-Modified"):
+            if name in headers:
+                self.send_header(name, headers[name])
+        self.send_header("Content-Length", headers.get("Content-Length", str(len(body))))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to the terminal."""
+
+
+@pytest.fixture
+def between(moto_endpoint: str, connect: Callable[..., str]) -> Iterator[Between]:
+    """A server that `icechunk_default` points to, in front of moto."""
+    with Between(moto_endpoint) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        extra = {
+            "endpoint_url": server.address, "allow_http": True, "force_path_style": True,
+            "region": "us-east-1", "prefix": f"checked-{server.server_port}",
+        }  # fmt: skip
+        connect(host=BUCKET, login="key", password=SECRET, extra=extra)
+        connect("elsewhere", host="nowhere", login="key", password=SECRET, extra=extra)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def made_in(server: Between) -> Repository:
+    """A repository at the root of the connection, made behind the server's back."""
+    storage = s3_storage(
+        bucket=BUCKET, prefix=f"checked-{server.server_port}", endpoint_url=server.behind,
+        allow_http=True, force_path_style=True, region="us-east-1", access_key_id="key",
+        secret_access_key=SECRET,
+    )  # fmt: skip
+    return Repository.create(storage)
+
+
+def checked(conn_id: str = "icechunk_default") -> tuple[bool, str]:
+    good, text = IcechunkHook(conn_id).test_connection()
+    assert SECRET not in text
+    return good, text
+
+
+def test_a_connection_test_tells_what_is_in_a_bucket_and_only_reads(between: Between) -> None:
+    assert checked() == (True, f"s3://{BUCKET}/checked-{between.server_port} can be reached; "
+                         "there is no repository, it is empty")  # fmt: skip
+    repository = made_in(between)
+    good, text = checked()
+    assert good
+    assert f"generation 1; main is at {repository.lookup_branch('main')}" in text
+    assert "conditions on reads" in text
+    good, text = checked("elsewhere")
+    assert not good
+    assert text.startswith("not there: ")
+    between.denies = True
+    good, text = checked()
+    assert not good
+    assert text.startswith("no permission: ")
+    assert set(between.methods) <= {"GET", "HEAD"}
+    assert len(between.methods) < 30
+
+
+def test_a_store_that_ignores_conditions_on_reads_is_told_apart(between: Between) -> None:
+    made_in(between)
+    between.drops_conditions = True
+    good, text = checked()
+    assert not good
+    assert text.startswith("conditions not honoured: ")
+    assert "generation 1" in text
+    assert set(between.methods) <= {"GET", "HEAD"}
+
+
+@pytest.mark.seaweedfs
+def test_a_real_store_honours_conditions_on_reads(
+    seaweedfs: SeaweedFS, connect: Callable[..., str]
+) -> None:
+    prefix = seaweedfs.fresh_prefix()
+    extra = {
+        "endpoint_url": seaweedfs.endpoint_url, "allow_http": True, "force_path_style": True,
+        "region": "us-east-1", "prefix": prefix,
+    }  # fmt: skip
+    connect(host=SHARED_BUCKET, login=ACCESS_KEY, password=SECRET_KEY, extra=extra)
+    IcechunkHook().create("weather")
+    good, text = IcechunkHook().test_connection()
+    assert good
+    assert "1 folders" in text
+    assert "conditions on reads" in text
+    connect(host=SHARED_BUCKET, login=ACCESS_KEY, password="wrong", extra=extra)
+    good, text = IcechunkHook().test_connection()
+    assert not good
+    assert text.startswith("no permission: ")
