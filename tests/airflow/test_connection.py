@@ -219,8 +219,8 @@ def checked(conn_id: str = "icechunk_default") -> tuple[bool, str]:
 
 
 def test_a_connection_test_tells_what_is_in_a_bucket_and_only_reads(between: Between) -> None:
-    assert checked() == (True, f"s3://{BUCKET}/checked-{between.server_port} can be reached; "
-                         "there is no repository, it is empty")  # fmt: skip
+    root = f"s3://{BUCKET}/checked-{between.server_port}"
+    assert checked() == (True, f"{root} can be reached; there is no repository, it is empty")
     repository = made_in(between)
     good, text = checked()
     assert good
