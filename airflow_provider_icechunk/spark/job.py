@@ -17,7 +17,7 @@ from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.environment import die_with_parent, start
 from airflow_provider_icechunk.spark.places import cores, open_array
 from airflow_provider_icechunk.spark.progress import progress
-from airflow_provider_icechunk.spark.regions import plan_array
+from airflow_provider_icechunk.spark.regions import plan_part
 from airflow_provider_icechunk.spark.specification import JobSpecification, parse_job
 from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
 from airflow_provider_icechunk.spark.write_job import SparkWriteJob
@@ -67,12 +67,15 @@ def run(spark: SparkSession, specification: JobSpecification) -> dict[str, objec
 def plan(
     session: Session, specification: JobSpecification, at_once: int
 ) -> tuple[GeneratedRegion, ...]:
-    """The tasks of a job: whole chunks (with shards, whole shards) of every array."""
+    """The tasks of a job: whole chunks (with shards, whole shards) of what is to be written."""
     return tuple(
         GeneratedRegion(write.array, write.generator, region)
         for write in specification.writes
-        for region in plan_array(
-            open_array(session, write.array), specification.tasks or 2 * at_once, at_once
+        for region in plan_part(
+            open_array(session, write.array),
+            write.region,
+            specification.tasks or 2 * at_once,
+            at_once,
         )
     )
 

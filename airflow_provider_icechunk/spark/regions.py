@@ -91,11 +91,6 @@ def write_regions(
     return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
 
 
-def plan_array(array: zarr.Array[Any], tasks: int | None, at_once: int) -> list[Region]:
-    """Regions of whole chunks (with shards, whole shards) that cover an array."""
-    return plan_part(array, {}, tasks, at_once)
-
-
 def region_name(array: str, region: Region) -> str:
     """A name for a region of an array: the same again, and no other's."""
     text = f"{array.strip('/')} {region}"
@@ -108,7 +103,10 @@ def plan_part(
     tasks: int | None,
     at_once: int,
 ) -> list[Region]:
-    """Regions of whole chunks that cover a part of an array, which is widened to whole chunks."""
+    """Regions of whole chunks (with shards, whole shards) that cover an array, or a part of it.
+
+    The part is widened to whole chunks.
+    """
     grid = chunk_grid(array)
     box = []
     for axis, (length, chunk) in enumerate(zip(array.shape, grid, strict=True)):

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
@@ -78,10 +78,13 @@ class SessionDescription(_Closed):
 
 
 class ArrayWrite(_Closed):
-    """One array to fill, by one of the built-in generators."""
+    """One array to fill, or a part of it, by one of the built-in generators."""
 
     array: str
     generator: str
+    region: dict[int, tuple[NonNegativeInt, NonNegativeInt]] = {}
+    """The part to write, first and end by number of dimension, widened to whole chunks; by default
+    all of the array."""
 
 
 class JobSpecification(_Closed):
@@ -95,7 +98,7 @@ class JobSpecification(_Closed):
     @property
     def writer(self) -> str:
         """A name for what this job writes: the same again on a retry, another for another job."""
-        writes = sorted(write.model_dump_json() for write in self.writes)
+        writes = sorted(write.model_dump_json(exclude_defaults=True) for write in self.writes)
         return f"spark-{hashlib.sha256(json.dumps(writes).encode()).hexdigest()[:16]}"
 
 

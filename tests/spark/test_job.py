@@ -82,6 +82,21 @@ def test_a_job_that_runs_again_replaces_its_fragment(
     assert session.merge_fragments(JobFolder(repository.storage, "job").fragments()) == 24
 
 
+def test_a_part_of_an_array_is_written_in_whole_chunks_and_the_rest_is_left(
+    spark: SparkSession, repository: Repository, tmp_path: Path
+) -> None:
+    part = {"array": "a", "generator": "index", "region": {"0": [5, 8]}}
+    job = specification(repository, tmp_path, writes=[part])
+    assert run(spark, job)["chunks"] == 4
+    session = repository.resume(job.session.work_unit)
+    session.merge_fragments(JobFolder(repository.storage, "job").fragments())
+    values = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:])
+    whole = generate("index", tuple((0, length) for length in SHAPE), SHAPE)
+    assert np.array_equal(values[4:8], whole[4:8])
+    assert not values[:4].any()
+    assert not values[8:].any()
+
+
 def test_an_array_that_the_session_lacks_is_refused_before_anything_runs(
     spark: SparkSession, repository: Repository, tmp_path: Path
 ) -> None:

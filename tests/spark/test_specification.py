@@ -32,6 +32,7 @@ def test_a_job_is_read_from_text_and_from_a_file(tmp_path: Path) -> None:
         {"colour": "blue"},
         {"writes": []},
         {"tasks": 0},
+        {"writes": [{"array": "t", "generator": "index", "region": {"0": [-1, 5]}}]},
         {"session": {**SESSION, "place": {"kind": "ftp"}}},
         {"session": {**SESSION, "place": {"kind": "file", "path": "relative"}}},
         {"session": {**SESSION, "place": {**SESSION["place"], "password": "marker-secret"}}},
