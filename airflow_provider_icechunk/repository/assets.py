@@ -84,12 +84,22 @@ class Assets:
         if cached is not None:
             return cached
         if not self.ledger.generation.keeps_logs:
-            return self._derive_log(identity)
+            return self.derived_log(identity)
         key = self.ledger.layout.transaction(identity)
         found = self.storage.get(key)
         if found is None:
             return None
         log = self.ledger.codec.decode_log(found.data, identity, where=key)
+        self._logs.put(identity, log)
+        return log
+
+    def derived_log(self, identity: SnapshotId) -> TransactionLog | None:
+        """What a commit changed, found by comparing with its parent; `None` for a first snapshot."""
+        snapshot = self.snapshot(identity)
+        parent = self.ledger.parent(snapshot)
+        if parent is None:
+            return None
+        log = derive_log(self.snapshot(parent), snapshot, self._references)
         self._logs.put(identity, log)
         return log
 
@@ -133,15 +143,6 @@ class Assets:
         if self.ledger.generation.keeps_logs:
             return snapshot
         return self.ledger.codec.decode_snapshot(bytes(put.data), snapshot.id, where=put.key)
-
-    def _derive_log(self, identity: SnapshotId) -> TransactionLog | None:
-        snapshot = self.snapshot(identity)
-        parent = self.ledger.parent(snapshot)
-        if parent is None:
-            return None
-        log = derive_log(self.snapshot(parent), snapshot, self._references)
-        self._logs.put(identity, log)
-        return log
 
     def _references(self, node: Node, refs: Iterable[ManifestRef]) -> list[ChunkRefs]:
         assert node.array is not None

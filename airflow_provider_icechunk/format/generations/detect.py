@@ -1,12 +1,12 @@
 """Which generation a folder or prefix holds, decided from its entry points. Pure.
 
-The order matters: a repository on its way from generation `1` to `2` has the entry points of both,
-and the newer one is the truth.
+The order matters: a repository that was migrated keeps the entry point of the older generation until
+its removal is asked for, and the newest one is the truth. Creating it is what migrates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from airflow_provider_icechunk.exceptions import UnsupportedError
@@ -42,15 +42,21 @@ def decide(opening: Opening, names: Names) -> Generation | None:
     Asks in the order of likelihood and stops at the first answer: one question for generation `2`,
     two for `1`, three for `alpha`.
     """
+    return next(entry_points(opening, names), None)
+
+
+def entry_points(opening: Opening, names: Names) -> Iterator[Generation]:
+    """Every generation whose entry point is there, newest first, as far as somebody asks."""
     if is_repo_info(opening(REPO_KEY)):
-        return Generation.V2
+        yield Generation.V2
     if opening(REF_KEY) is not None:
-        return Generation.V1
+        yield Generation.V1
     if any(_has_numbered_files(folder, names) for folder in SEQUENCE_FOLDERS):
-        return Generation.ALPHA
+        yield Generation.ALPHA
     if any(_has_numbered_files(folder, names) for folder in EARLY_FOLDERS):
-        return Generation.ALPHA1
-    return None if opening(STATE_KEY) is None else Generation.DRAFT
+        yield Generation.ALPHA1
+    if opening(STATE_KEY) is not None:
+        yield Generation.DRAFT
 
 
 def is_repo_info(data: bytes | None) -> bool:

@@ -7,7 +7,7 @@ from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
 from airflow_provider_icechunk.format.generations.alpha.layout import (
     SEPARATORS,
@@ -161,6 +161,11 @@ class AlphaLedger:
         del identity
         return ()
 
+    def following(self, settings: ResolvedConfig) -> AlphaLedger:
+        """Nothing here is chosen by the configuration."""
+        del settings
+        return self
+
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The file name of the snapshot that has `missing` as its id inside.
 
@@ -199,11 +204,14 @@ class AlphaLedger:
         ]
 
     def _separator(self) -> str:
-        """How this repository spells its references; remembered once there is one."""
+        """How this repository spells its references; remembered once there is a `main`.
+
+        The older spelling decides: where it is, the newer one is that of a migration.
+        """
         if self._known_separator is None:
-            folders = self.storage.list_folders(REFS)
-            for separator in SEPARATORS:
-                if any(name.startswith("branch" + separator) for name in folders):
+            folders = set(self.storage.list_folders(REFS))
+            for separator in reversed(SEPARATORS):
+                if f"branch{separator}{MAIN}" in folders:
                     self._known_separator = separator
                     break
         return self._known_separator or SEPARATORS[0]
