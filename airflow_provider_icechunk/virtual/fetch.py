@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
@@ -29,6 +29,12 @@ from airflow_provider_icechunk.virtual.grants import (
 )
 from airflow_provider_icechunk.virtual.locations import Location, shown
 from airflow_provider_icechunk.virtual.parts import Part, changed_error
+from airflow_provider_icechunk.virtual.sources import (
+    Source,
+    describe_file,
+    describe_http,
+    describe_s3,
+)
 
 if TYPE_CHECKING:
     import urllib3
@@ -48,6 +54,15 @@ class Transport(Protocol):
         self, grant: Grant, location: Location, start: int, stop: int, checksum: Checksum | None
     ) -> Part:
         """Bytes from `start` to `stop` of the object."""
+        ...
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """A transport that can say what a foreign object is, without reading it."""
+
+    def describe(self, grant: Grant, location: Location, url: str) -> Source:
+        """The object at a location that the grant covers; `url` is how the caller names it."""
         ...
 
 
@@ -75,6 +90,17 @@ class NetworkTransport:
 
                 client = self._clients.get().s3(grant, access, location.host)
                 return fetch_s3(client, access, location, start, stop, checksum, self._retry)
+
+    def describe(self, grant: Grant, location: Location, url: str) -> Source:
+        """What the object is now: its size, and how to tell that it changed."""
+        match grant.access:
+            case FileAccess():
+                return describe_file(grant, location, url)
+            case HttpAccess():
+                return describe_http(self._clients.get().http(), location, url)
+            case S3Access() as access:
+                client = self._clients.get().s3(grant, access, location.host)
+                return describe_s3(client, location, url, self._retry)
 
 
 class _Clients:
@@ -178,6 +204,14 @@ class VirtualReader:
         except VirtualAccessDeniedError:
             return False
         return True
+
+    def describe(self, url: str) -> Source:
+        """What a foreign file is now. Needs the same grant as reading it."""
+        location = self._grants.resolve(url)
+        grant = self._grants.grant_for(location)
+        if not isinstance(self._transport, Describing):
+            raise VirtualChunkError(f"{shown(url)}: this transport cannot look at whole files")
+        return self._transport.describe(grant, location, url)
 
     def read(self, ref: Virtual, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes of a chunk, or those from `start` up to `stop` of it.

@@ -141,11 +141,12 @@ def _checked(
     if sent is None or int(sent[1]) != start or int(sent[2]) >= stop:
         raise VirtualChunkError(f"the server of {where} sent another range than was asked for")
     etag = answer.headers.get("ETag")
-    check_unchanged(where, checksum, etag, _moment(answer.headers.get("Last-Modified")))
+    check_unchanged(where, checksum, etag, moment(answer.headers.get("Last-Modified")))
     return Part(answer.data, etag)
 
 
-def _moment(header: str | None) -> datetime | None:
+def moment(header: str | None) -> datetime | None:
+    """The time in a header; `None` if there is none, or none that can be read."""
     try:
         return None if header is None else parsedate_to_datetime(header)
     except ValueError:

@@ -1,0 +1,209 @@
+"""Many HDF5 and NetCDF4 files as virtual references: a pass over headers, a plan, one commit.
+
+No values move, but those of small coordinates. Executors read headers and the files' own index of
+chunks; what comes back are columns of locations, offsets, lengths and checksums.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.job_record import Prepare
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores, opened
+from airflow_provider_icechunk.spark.plan import check_complete
+from airflow_provider_icechunk.spark.virtual_files import (
+    Applied,
+    apply_plan,
+    decode_header,
+    encode_header,
+    put_references,
+    read_header,
+    task_files,
+)
+from airflow_provider_icechunk.spark.virtual_plan import (
+    Choice,
+    FileHeader,
+    VirtualPlan,
+    make_plan,
+)
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
+from airflow_provider_icechunk.virtual.sources import ChecksumKind
+from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+
+_SCHEMA = "file long, own string, digest string, shared string, data binary"
+_ARROW = pa.schema(
+    [
+        ("file", pa.int64()),
+        ("own", pa.string()),
+        ("digest", pa.string()),
+        ("shared", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+
+
+def ingest_virtual(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    files: Sequence[str],
+    variables: Sequence[str] | Mapping[str, str] | None = None,
+    *,
+    job: str,
+    along: str | int = "time",
+    load: Sequence[str] | None = None,
+    into: str = "",
+    start: int | None = None,
+    checksum: ChecksumKind = "etag",
+    branch: str = "main",
+    prepare: Prepare | None = None,
+    tasks: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+    resume: bool = True,
+) -> JobResult:
+    """Refer to the chunks of many files, one file after the other, and commit once.
+
+    The repository has to declare a virtual chunk container that covers the files, and to be opened
+    with the right to read it.
+
+    :param files: absolute paths or URLs, in the order of the data.
+    :param variables: names in the files, or names and the paths of arrays; by default all.
+    :param along: the dimension along which the files follow each other: its name, or its number
+        for files without names of dimensions. Variables without it are those of the first file.
+    :param load: variables whose values are copied; by default coordinates named like their
+        dimension. The chunks of copied variables may be as they like.
+    :param into: a group for the arrays.
+    :param start: where the first file begins; by default at the end of the arrays.
+    :param checksum: what tells later that a file has changed: its entity tag or its time.
+    """
+    choice = choose(variables, along=along, load=load, into=into, checksum=checksum)
+    repo = opened(repository)
+    headers = scan_headers(spark, repo.readonly_session(branch), tuple(files), choice)
+    work = VirtualWork(make_plan(headers, choice), headers, start, tasks)
+
+    def make(session: Session) -> None:
+        if prepare is not None:
+            prepare(session)
+        work.prepare(session)
+
+    writing = SparkWriteJob.open(spark, repo, job=job, branch=branch, prepare=make)
+    if writing.committed_as is None:
+        writer = work.writer(cores(spark))
+        writing.run(writer.names, writer, resume=resume)
+    return writing.commit(
+        message or f"refer to {len(files)} files", metadata=metadata, rebase_with=rebase_with
+    )
+
+
+def choose(
+    variables: Sequence[str] | Mapping[str, str] | None,
+    *,
+    along: str | int,
+    load: Sequence[str] | None,
+    into: str,
+    checksum: ChecksumKind,
+) -> Choice:
+    """The choice that the arguments of a call make."""
+    if variables is not None and not isinstance(variables, Mapping):
+        variables = {name: name for name in variables}
+    wanted = None
+    if variables is not None:
+        wanted = {name.strip("/"): path.strip("/") for name, path in variables.items()}
+    copied = None if load is None else tuple(name.strip("/") for name in load)
+    return Choice(along, wanted, copied, into, checksum)
+
+
+class VirtualWork:
+    """Files that become references of a session's arrays: first the arrays, then tasks."""
+
+    def __init__(
+        self,
+        plan: VirtualPlan,
+        headers: Sequence[FileHeader],
+        start: int | None,
+        tasks: int | None,
+    ) -> None:
+        self._plan = plan
+        self._headers = headers
+        self._start = start
+        self._tasks = tasks
+        self._applied: Applied | None = None
+
+    def prepare(self, session: Session) -> None:
+        """Create the arrays or let them grow."""
+        self._applied = apply_plan(session, self._plan, self._headers, start=self._start)
+
+    def writer(self, at_once: int) -> ReferenceWriter:
+        """The tasks; after `prepare`."""
+        assert self._applied is not None
+        count = len(self._plan.sources)
+        ranges = task_files(count, self._tasks or 2 * at_once)
+        return ReferenceWriter(self._plan, self._applied, tuple(ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceWriter:
+    """Puts the references of the files of each task."""
+
+    plan: VirtualPlan
+    applied: Applied
+    files: tuple[range, ...]
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Put the references of a task; no bytes are written."""
+        put_references(fork, self.plan, self.applied, self.files[number])
+        return 0
+
+    @property
+    def names(self) -> list[str]:
+        """What each task refers to, as a name."""
+        digest = self.plan.digest
+        return [
+            f"virtual-{digest}-{self.applied.first}-{part.start}-{part.stop}" for part in self.files
+        ]
+
+
+def scan_headers(
+    spark: SparkSession, session: Session | ForkSession, files: tuple[str, ...], choice: Choice
+) -> list[FileHeader]:
+    """Read the headers of all files on executors. `session` travels, and so has to be read-only."""
+    if not files:
+        raise InvalidInputError("there are no files to ingest")
+    parts = min(len(files), 4 * cores(spark))
+    read = partial(_read_headers, session, files, choice)
+    rows = spark.range(0, len(files), 1, parts).mapInArrow(read, _SCHEMA).collect()
+    check_complete(len(files), [row["file"] for row in rows])
+    shared = {row["digest"]: json.loads(row["shared"]) for row in rows if row["shared"] is not None}
+    rows.sort(key=lambda row: int(row["file"]))
+    return [decode_header(row["own"], shared[row["digest"]], bytes(row["data"])) for row in rows]
+
+
+def _read_headers(
+    session: Session | ForkSession,
+    files: Sequence[str],
+    choice: Choice,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    sent: set[str] = set()
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            header = read_header(session.virtual, files[number], choice, first=number == 0)
+            own, shared, values = encode_header(header)
+            digest = sha256(shared.encode()).hexdigest()
+            # Most files are alike: what they share is sent once for each partition.
+            columns = [[number], [own], [digest], [None if digest in sent else shared], [values]]
+            sent.add(digest)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
+            )

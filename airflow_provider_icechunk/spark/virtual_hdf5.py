@@ -1,0 +1,335 @@
+"""What an HDF5 or NetCDF4 file holds: variables as Zarr describes them, chunks as byte ranges.
+
+Only headers and the index of chunks are read. What HDF5 can express and Zarr cannot is no error
+here but a `problem` of the variable: it matters only to those who want to refer to its chunks.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import (
+    IcechunkError,
+    InvalidInputError,
+    UnsupportedError,
+)
+from airflow_provider_icechunk.virtual.fetch import VirtualReader
+from airflow_provider_icechunk.virtual.sources import Source, SourceFile
+
+Json = Any
+"""A value of JSON."""
+
+_INTERNAL = frozenset(
+    (
+        "CLASS",
+        "NAME",
+        "DIMENSION_LIST",
+        "DIMENSION_LABELS",
+        "REFERENCE_LIST",
+        "_Netcdf4Coordinates",
+        "_Netcdf4Dimid",
+        "_NCProperties",
+        "_nc3_strict",
+    )
+)
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_FILTERS = {4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf", 32004: "lz4", 32008: "bitshuffle"}
+DECODING = (
+    "units",
+    "calendar",
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+)
+"""Attributes that change what stored numbers mean: files that differ in them cannot be joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a file, in the terms of Zarr."""
+
+    dtype: str
+    """As NumPy spells it, with the byte order."""
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    codecs: tuple[Json, ...]
+    """What turns stored bytes into those of values, in the order of writing."""
+    fill: str
+    """The bytes of the fill value in hexadecimal digits."""
+    dimensions: tuple[str | None, ...]
+    attributes: Mapping[str, Json] = field(default_factory=dict)
+    problem: str | None = None
+    """Why its chunks cannot be referred to."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The variable in JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Variable:
+        """The inverse of `to_json`."""
+        lists = {name: tuple(value[name]) for name in ("shape", "chunks", "codecs", "dimensions")}
+        return cls(**{**value, **lists})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Where the chunks of a variable are in its file."""
+
+    index: NDArray[np.uint32]
+    offset: NDArray[np.uint64]
+    length: NDArray[np.uint64]
+    inline: bytes | None = None
+    """Values that HDF5 keeps in the header of the variable: there is no range to refer to."""
+
+
+@contextmanager
+def opened(reader: VirtualReader, source: Source) -> Iterator[Any]:
+    """A file, opened through the grants of `reader`; errors of HDF5 name the file."""
+    try:
+        import h5py
+    except ImportError:
+        raise UnsupportedError("reading HDF5 and NetCDF4 files needs the package h5py") from None
+    try:
+        with h5py.File(SourceFile(reader, source), "r") as file:
+            if file.userblock_size:
+                raise UnsupportedError(f"{source.location}: files with a user block are not known")
+            yield file
+    except IcechunkError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"{source.location}: this is no HDF5 or NetCDF4 file, or a damaged one ({error})"
+        ) from None
+
+
+def variables_of(file: Any) -> dict[str, Variable]:
+    """All variables by their path; dimensions that are nothing but a name are left out."""
+    found = _datasets(file)
+    named = {
+        int(dataset.attrs["_Netcdf4Dimid"]): _last(name)
+        for name, dataset in found.items()
+        if "_Netcdf4Dimid" in dataset.attrs
+    }
+    return {
+        name: _variable(dataset, named)
+        for name, dataset in found.items()
+        if not _is_only_dimension(dataset)
+    }
+
+
+def group_attributes(file: Any) -> dict[str, dict[str, Json]]:
+    """Attributes of all groups by path; the root is the empty path."""
+    import h5py
+
+    found = {"": attributes_of(file)}
+    file.visititems(
+        lambda name, node: (
+            found.update({name: attributes_of(node)}) if isinstance(node, h5py.Group) else None
+        )
+    )
+    return found
+
+
+def ranges_of(dataset: Any, where: str) -> Ranges:
+    """The chunks of a variable that are stored, in any order."""
+    import h5py
+
+    layout = dataset.id.get_create_plist().get_layout()
+    rank = dataset.ndim
+    if layout == h5py.h5d.CHUNKED:
+        return _chunked(dataset, where)
+    single = np.zeros((1, rank), np.uint32)
+    size = np.array([dataset.size * dataset.dtype.itemsize], np.uint64)
+    nothing = Ranges(single[:0], size[:0], size[:0])
+    if layout == h5py.h5d.COMPACT and size[0]:
+        data = np.asarray(dataset[()]).astype(dataset.dtype).tobytes()
+        return Ranges(single[:0], size[:0], size[:0], inline=data)
+    offset = dataset.id.get_offset()
+    if offset is None or not size[0]:
+        return nothing
+    return Ranges(single, np.array([offset], np.uint64), size)
+
+
+def attributes_of(node: Any) -> dict[str, Json]:
+    """Attributes as JSON, without those by which HDF5 and NetCDF keep house."""
+    found: dict[str, Json] = {}
+    for name in node.attrs:
+        if name not in _INTERNAL:
+            try:
+                found[name] = _plain(node.attrs[name])
+            except (OSError, RuntimeError, TypeError, ValueError):
+                # An attribute of a type that NumPy does not have.
+                continue
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _datasets(file: Any) -> dict[str, Any]:
+    import h5py
+
+    found: dict[str, Any] = {}
+    file.visititems(
+        lambda name, node: found.update({name: node}) if isinstance(node, h5py.Dataset) else None
+    )
+    return found
+
+
+def _variable(dataset: Any, named: Mapping[int, str]) -> Variable:
+    problem = _type_problem(dataset)
+    codecs: tuple[Json, ...] = ()
+    if problem is None:
+        try:
+            codecs = _codecs(dataset)
+        except UnsupportedError as error:
+            problem = error.message
+    shape = tuple(int(length) for length in dataset.shape or ())
+    known = problem is None or dataset.dtype.kind in "biufc"
+    fill = np.asarray(dataset.fillvalue, dataset.dtype).tobytes().hex() if known else ""
+    attributes = attributes_of(dataset)
+    if known:
+        attributes = _for_xarray(attributes, dataset.dtype)
+    return Variable(
+        dtype=dataset.dtype.str if known else str(dataset.dtype),
+        shape=shape,
+        chunks=tuple(dataset.chunks or (max(1, length) for length in shape)),
+        codecs=codecs,
+        fill=fill,
+        dimensions=_dimensions(dataset, named),
+        attributes=attributes,
+        problem=problem,
+    )
+
+
+def _type_problem(dataset: Any) -> str | None:
+    import h5py
+
+    if dataset.shape is None:
+        return "it has no values (a null space)"
+    if dataset.is_virtual:
+        return "it is a virtual dataset, made of parts of other files"
+    if dataset.external:
+        return "its values are in other files"
+    if h5py.check_string_dtype(dataset.dtype) or dataset.dtype.kind not in "biufc":
+        return f"values of type {dataset.dtype} have no counterpart in Zarr"
+    if dataset.dtype.itemsize > 16 or dataset.dtype.str[1:] in ("f16", "c32"):
+        return f"values of type {dataset.dtype} have no counterpart in Zarr"
+    return None
+
+
+def _codecs(dataset: Any) -> tuple[Json, ...]:
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    return tuple(_codec(code, values, dataset.dtype.itemsize) for code, _, values, _ in filters)
+
+
+def _codec(code: int, values: tuple[int, ...], itemsize: int) -> Json:
+    """The codec of Zarr that undoes a filter of HDF5."""
+    match code:
+        case 1:
+            return _named("numcodecs.zlib", level=int(values[0]) if values else 1)
+        case 2:
+            return _named("numcodecs.shuffle", elementsize=int(values[0]) if values else itemsize)
+        case 3:
+            return _named("numcodecs.fletcher32")
+        case 307:
+            return _named("numcodecs.bz2", level=int(values[0]) if values else 9)
+        case 32001:
+            return _named("numcodecs.blosc", cname="lz4", clevel=5, shuffle=1, blocksize=0)
+        case 32015:
+            return _named("zstd", level=int(values[0]) if values else 0, checksum=False)
+    name = _FILTERS.get(code, "unknown")
+    raise UnsupportedError(f"its filter {code} ({name}) is none that Zarr can undo")
+
+
+def _named(name: str, **configuration: Json) -> Json:
+    return {"name": name, "configuration": configuration}
+
+
+def _dimensions(dataset: Any, named: Mapping[int, str]) -> tuple[str | None, ...]:
+    rank = len(dataset.shape or ())
+    if dataset.is_scale:
+        own = dataset.attrs.get("_Netcdf4Coordinates")
+        if own is not None and len(own) == rank and all(int(one) in named for one in own):
+            return tuple(named[int(one)] for one in own)
+        return (_last(dataset.name),) if rank == 1 else (None,) * rank
+    return tuple(
+        _last(dataset.dims[axis][0].name)
+        if len(dataset.dims[axis])
+        else (dataset.dims[axis].label or None)
+        for axis in range(rank)
+    )
+
+
+def _is_only_dimension(dataset: Any) -> bool:
+    name = dataset.attrs.get("NAME", b"")
+    text = name.encode() if isinstance(name, str) else bytes(name)
+    return bool(dataset.is_scale) and text.startswith(_NO_VARIABLE)
+
+
+def _chunked(dataset: Any, where: str) -> Ranges:
+    rows: list[tuple[int, ...]] = []
+    masks: set[int] = set()
+
+    def keep(chunk: Any) -> None:
+        masks.add(chunk.filter_mask)
+        rows.append((*chunk.chunk_offset, chunk.byte_offset, chunk.size))
+
+    dataset.id.chunk_iter(keep)
+    if masks - {0}:
+        raise UnsupportedError(
+            f"{where}: some chunks were stored without all of the filters, which Zarr cannot "
+            "express; copy its values instead"
+        )
+    table = np.array(rows, np.uint64).reshape(len(rows), dataset.ndim + 2)
+    index = table[:, : dataset.ndim] // np.array(dataset.chunks, np.uint64)
+    return Ranges(index.astype(np.uint32), table[:, -2], table[:, -1])
+
+
+def _plain(value: Any) -> Json:
+    """A value of an attribute as JSON; `None` if it has none."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _SPECIAL.get(value, "NaN")
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufSUO" or not value.size:
+            return None
+        items = [_plain(item) for item in value.reshape(-1)]
+        return items[0] if len(items) == 1 else items
+    if isinstance(value, np.generic) and value.dtype.kind in "biufSU":
+        return _plain(value.item())
+    return None
+
+
+_SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def _for_xarray(attributes: dict[str, Json], dtype: np.dtype[Any]) -> dict[str, Json]:
+    """Fill values in the spelling that Xarray gives them in Zarr."""
+    found = dict(attributes)
+    if found.get("missing_value") == "NaN":
+        # It says nothing: a number that is none is missing anyway.
+        del found["missing_value"]
+    fill = found.get("_FillValue")
+    if fill is not None and dtype.kind == "f":
+        found["_FillValue"] = base64.b64encode(struct.pack("<d", float(fill))).decode()
+    elif fill is not None and dtype.kind in "iu" and isinstance(fill, int | float):
+        found["_FillValue"] = int(fill)
+    return found
+
+
+def _last(name: str | None) -> str:
+    return (name or "").rsplit("/", 1)[-1]
