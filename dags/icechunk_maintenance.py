@@ -1,18 +1,20 @@
-"""Every night: expire old versions, look what could be deleted, and delete it if that is plausible.
+"""Every night: expire old versions and delete what nothing needs, after a dry run of each.
 
 Nothing goes that is younger than a day, because sessions may be at work, and every branch keeps its
-newest versions whatever their age. Before anything is deleted, a dry run says how much it would be;
-more than expected stops the pipeline, so that a person can look. At the end the repository is
-verified.
+newest versions whatever their age. If the dry run says that more would be deleted than anybody
+expects, a person is asked; whoever says no, or nothing for twelve hours, keeps the data. At the end
+the repository is verified.
 
 Needs the connection `icechunk_default` (a bucket or a directory) and a repository.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pendulum
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_icechunk.operators.maintenance import (
@@ -27,6 +29,7 @@ AGES = {
     "older_than": "{{ params.older_than }}",
     "minimum_age": "{{ params.minimum_age }}",
 }
+EXPIRY = {**AGES, "keep_last": "{{ params.keep_last }}"}
 
 with DAG(
     dag_id="icechunk_maintenance",
@@ -39,29 +42,48 @@ with DAG(
         "repository": Param("weather", type="string", minLength=1),
         "older_than": Param("30d", type="string", description="an age, or a time"),
         "minimum_age": Param("24h", type="string", description="longer than any session"),
-        "most_gigabytes": Param(100.0, type="number", description="more than this is suspicious"),
+        "keep_last": Param(10, type="integer", minimum=1, description="versions of a branch"),
+        "most_gigabytes": Param(10.0, type="number", description="a person decides about more"),
     },
     doc_md=__doc__,
 ) as dag:
-    # [START maintenance]
+    # [START expire]
     measure = IcechunkMeasureOperator(task_id="measure", repository=REPOSITORY)
-    expire = IcechunkExpireSnapshotsOperator(
-        task_id="expire", repository=REPOSITORY, keep_last=10, **AGES
+    plan_expiry = IcechunkExpireSnapshotsOperator(
+        task_id="plan_expiry", repository=REPOSITORY, dry_run=True, **EXPIRY
     )
-    plan = IcechunkGarbageCollectOperator(
-        task_id="plan", repository=REPOSITORY, dry_run=True, **AGES
+    expire = IcechunkExpireSnapshotsOperator(task_id="expire", repository=REPOSITORY, **EXPIRY)
+    # [END expire]
+    # [START collect]
+    plan_collection = IcechunkGarbageCollectOperator(
+        task_id="plan_collection", repository=REPOSITORY, dry_run=True, **AGES
     )
 
-    @task
-    def is_plausible(planned: dict[str, Any], most_gigabytes: str) -> int:
-        """Stop if more would be deleted than anybody expects."""
-        freed: int = planned["bytes_deleted"]
-        if freed > float(most_gigabytes) * 1e9:
-            raise ValueError(f"{freed} bytes would be deleted; look before you raise the limit")
-        return freed
+    @task.branch
+    def is_expected(planned: dict[str, Any], most_gigabytes: str) -> str:
+        """Whether to go on, or to ask first because more would go than anybody expects."""
+        return "collect" if planned["bytes_deleted"] <= float(most_gigabytes) * 1e9 else "approve"
 
-    collect = IcechunkGarbageCollectOperator(task_id="collect", repository=REPOSITORY, **AGES)
-    verify = IcechunkVerifyOperator(task_id="verify", repository=REPOSITORY)
-    # [END maintenance]
-    checked = is_plausible(plan.output, "{{ params.most_gigabytes }}")
-    measure >> expire >> plan >> checked >> collect >> verify
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Delete more than usual from {{ params.repository }}?",
+        body="The dry run says: `{{ ti.xcom_pull(task_ids='plan_collection') }}`",
+        defaults=ApprovalOperator.REJECT,
+        response_timeout=timedelta(hours=12),
+    )
+    collect = IcechunkGarbageCollectOperator(
+        task_id="collect",
+        repository=REPOSITORY,
+        trigger_rule="none_failed_min_one_success",
+        **AGES,
+    )
+    # [END collect]
+    # [START verify]
+    verify = IcechunkVerifyOperator(
+        task_id="verify", repository=REPOSITORY, trigger_rule="none_failed"
+    )
+    # [END verify]
+    checked = is_expected(plan_collection.output, "{{ params.most_gigabytes }}")
+    measure >> plan_expiry >> expire >> plan_collection >> checked
+    checked >> [approve, collect]
+    approve >> collect >> verify

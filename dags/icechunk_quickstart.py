@@ -1,8 +1,9 @@
-"""The smallest transactional array pipeline: create, open, write in parallel, commit once.
+"""The smallest transactional array pipeline: create, open, write in parallel, commit once, tag.
 
-One year of daily temperatures on a grid. Four tasks: the repository is created if it is missing; a
-session is opened, with the arrays it needs; Spark writes the chunks in parallel; one commit makes
-all of it visible at once. Whatever fails before the last step leaves readers with what they had.
+One year of daily temperatures on a grid. The repository is created if it is missing; a session is
+opened, with the arrays it needs; Spark writes the chunks in parallel; one commit makes all of it
+visible at once, and a tag names that version for ever. Whatever fails before the commit leaves
+readers with what they had.
 
 Needs two connections: `icechunk_default` (a bucket or a directory) and `spark_default` (any Spark
 master that runs Python 3.11 or newer, or `local[*]` for this machine).
@@ -18,6 +19,7 @@ from airflow.sdk import DAG, Param
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
+from airflow_provider_icechunk.operators.tag import IcechunkCreateTagOperator
 from airflow_provider_icechunk.spark import APPLICATION
 
 DAYS, ROWS, COLUMNS = 365, 90, 180
@@ -71,10 +73,13 @@ with DAG(
     params={"repository": Param("weather", type="string", minLength=1)},
     doc_md=__doc__,
 ) as dag:
+    # [START create_repository]
     create_repository = IcechunkCreateRepositoryOperator(
         task_id="create_repository",
         repository="{{ params.repository }}",
     )
+    # [END create_repository]
+    # [START transaction]
     open_session = IcechunkOpenSessionOperator(
         task_id="open_session",
         repository="{{ params.repository }}",
@@ -92,6 +97,15 @@ with DAG(
     commit = IcechunkCommitOperator(
         task_id="commit",
         session=open_session.output,
-        message="temperature, run {{ run_id }}",
+        message="temperature of 2025",
     )
-    create_repository >> open_session >> write_chunks >> commit
+    # [END transaction]
+    # [START tag]
+    tag = IcechunkCreateTagOperator(
+        task_id="tag",
+        repository="{{ params.repository }}",
+        tag="first-year-{{ dag_run.run_after.strftime('%Y%m%dT%H%M%S') }}",
+        snapshot_id="{{ ti.xcom_pull(task_ids='commit')['snapshot_id'] }}",
+    )
+    # [END tag]
+    create_repository >> open_session >> write_chunks >> commit >> tag

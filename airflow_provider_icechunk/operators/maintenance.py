@@ -28,6 +28,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
     :param older_than: snapshots written before this time, or of this age, may go: a `datetime`, a
         `timedelta`, or a text like `30d` or `2026-01-31T12:00:00Z`. (templated)
     :param keep_last: how many snapshots every branch keeps at least, however old they are.
+        (templated)
     :param delete_expired_branches: whether branches go whose newest snapshot is that old; `main`
         never does.
     :param delete_expired_tags: the same for tags.
@@ -36,7 +37,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
     :param icechunk_conn_id: the connection.
     """
 
-    template_fields = ("repository", "older_than", "minimum_age", "dry_run")
+    template_fields = ("repository", "older_than", "keep_last", "minimum_age", "dry_run")
     # Hides a method of the base class that renders templates and that Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
 
@@ -44,7 +45,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         self,
         *,
         older_than: OlderThan,
-        keep_last: int | None = None,
+        keep_last: int | str | None = None,
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
         minimum_age: timedelta | str = SAFE_AGE,
@@ -66,8 +67,9 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
 
         cutoff = safe_cutoff(self.older_than, self.minimum_age, now=datetime.now(UTC))
         dry_run = read_flag("dry_run", self.dry_run)
+        keep_last = read_count("keep_last", self.keep_last)
         policy = RetentionPolicy(
-            cutoff, self.keep_last, self.delete_expired_branches, self.delete_expired_tags
+            cutoff, keep_last, self.delete_expired_branches, self.delete_expired_tags
         )
         repository = self.open_repository()
         plan = repository.plan_expiration(policy)
@@ -76,7 +78,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
             delete_expired_branches=self.delete_expired_branches,
             delete_expired_tags=self.delete_expired_tags,
             dry_run=dry_run,
-            keep_last=self.keep_last,
+            keep_last=keep_last,
         )
         deleted = [ref for ref in plan.refs if ref.delete]
         self.log.info(
@@ -270,6 +272,16 @@ class IcechunkMeasureOperator(RepositoryOperator):
             "tags": sizes["tags"],
             "files": sizes["files"],
         }
+
+
+def read_count(name: str, value: int | str | None) -> int | None:
+    """A number that may have come out of a template as text; refuses any other text."""
+    if value is None or isinstance(value, int):
+        return value
+    text = value.strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise MaintenanceError(f"{name} is a number, not {value[:100]!r}; nothing was changed")
+    return int(text)
 
 
 def read_flag(name: str, value: bool | str) -> bool:

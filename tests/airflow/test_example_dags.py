@@ -1,5 +1,8 @@
 """The example Dags, run as a whole on a real Airflow."""
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +13,7 @@ import pytest
 import zarr
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.spark.generators import generate
 
 pytestmark = [
     pytest.mark.airflow,
@@ -92,19 +96,151 @@ def test_a_consumer_is_started_by_a_watcher_and_describes_each_commit_once(
     assert dag.test().state == "success"
 
 
-def test_maintenance_keeps_the_newest_and_stops_when_too_much_would_go(
+def test_a_downstream_works_on_the_version_that_the_sensor_found(
     airflow_home: Path, folder: Path
 ) -> None:
     repository = Repository.create(local_filesystem_storage(folder / "weather"))
+    begin = write(repository, "something else", 1)
+    session = repository.writable_session("main")
+    field = np.arange(2 * 4 * 6, dtype="float32").reshape(2, 4, 6)
+    zarr.create_array(session.store, name="temperature", data=field)
+    session.commit("two days")
+    dag = load(airflow_home, "icechunk_downstream")
+    assert dag.test(run_conf={"since": begin}).state == "success"
+    repository = opened(folder, "weather")
+    weights = np.cos(np.pi * ((np.arange(4) + 0.5) / 4 - 0.5))
+    expected = np.average(field.mean(axis=2), axis=1, weights=weights)
+    assert np.allclose(values(repository, "daily_mean"), expected)
+    newest = next(iter(repository.ancestry(branch="main")))
+    assert newest.metadata["airflow"]["task_id"] == "add_means"
+
+
+NOW = {"older_than": "0s", "minimum_age": "0s"}
+
+
+@pytest.fixture
+def twelve(folder: Path) -> Repository:
+    """A repository with twelve versions of one chunk."""
+    repository = Repository.create(local_filesystem_storage(folder / "weather"))
     for number in range(12):
         write(repository, f"{number}", number + 1)
+    return repository
+
+
+def chunk_files(repository: Repository) -> int:
+    return len(list(repository.storage.scan("chunks/")))
+
+
+def test_maintenance_keeps_the_newest_and_frees_the_rest_without_asking(
+    airflow_home: Path, folder: Path, twelve: Repository
+) -> None:
+    before = chunk_files(twelve)
     dag = load(airflow_home, "icechunk_maintenance")
-    now = {"older_than": "0s", "minimum_age": "0s"}
-    stopped = dag.test(run_conf={**now, "most_gigabytes": 0})
-    assert stopped.state == "failed"
-    chunks = len(list(repository.storage.scan("chunks/")))
-    assert dag.test(run_conf={**now, "most_gigabytes": 1}).state == "success"
-    assert len(list(repository.storage.scan("chunks/"))) == 10 < chunks
+    finished = dag.test(run_conf={**NOW, "most_gigabytes": 1})
+    assert finished.state == "success"
+    assert states(finished)["approve"] == "skipped"
+    assert chunk_files(twelve) == 10 < before
     kept = [info.message for info in opened(folder, "weather").ancestry(branch="main")]
     assert kept[:10] == [str(number) for number in range(11, 1, -1)]
     assert values(opened(folder, "weather"), "field")[0] == 12
+
+
+@pytest.mark.parametrize(("answer", "left"), [("Approve", 10), ("Reject", None)])
+def test_a_person_decides_when_more_would_go_than_expected(
+    airflow_home: Path, twelve: Repository, answer: str, left: int | None
+) -> None:
+    before = chunk_files(twelve)
+    dag = load(airflow_home, "icechunk_maintenance")
+    with answering("icechunk_maintenance", "approve", answer):
+        finished = dag.test(run_conf={**NOW, "most_gigabytes": 0})
+    assert finished.state == "success"
+    assert states(finished)["collect"] == ("success" if left else "skipped")
+    assert states(finished)["verify"] == "success"
+    assert chunk_files(twelve) == (left or before)
+
+
+def states(finished: Any) -> dict[str, str]:
+    return {ti.task_id: str(ti.state) for ti in finished.get_task_instances()}
+
+
+@contextmanager
+def answering(dag_id: str, task_id: str, answer: str) -> Iterator[None]:
+    """Somebody who looks for a question of a task and answers it, as the web page would."""
+    over = threading.Event()
+
+    def wait_and_answer() -> None:
+        while not over.wait(0.2):
+            if answer_if_asked(dag_id, task_id, answer):
+                return
+
+    person = threading.Thread(target=wait_and_answer)
+    person.start()
+    try:
+        yield
+    finally:
+        over.set()
+        person.join()
+
+
+def answer_if_asked(dag_id: str, task_id: str, answer: str) -> bool:
+    from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
+    from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    asking = select(TaskInstance.run_id).where(
+        TaskInstance.dag_id == dag_id,
+        TaskInstance.task_id == task_id,
+        TaskInstance.state == "awaiting_input",
+    )
+    person = SimpleNamespace(get_id=lambda: "1", get_name=lambda: "somebody")
+    with create_session() as session:
+        run_id = session.scalar(asking)
+        if run_id is None:
+            return False
+        payload = UpdateHITLDetailPayload(chosen_options=[answer])
+        update_hitl_detail(dag_id, run_id, task_id, payload, person, session)
+    return True
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_mapped_spark_tasks_write_parts_of_one_array_and_one_task_commits_them(
+    airflow_home: Path, folder: Path, connect: Callable[..., str]
+) -> None:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    dag = load(airflow_home, "icechunk_fan_out")
+    finished = dag.test(run_conf={"writers": 2})
+    assert finished.state == "success"
+    assert len([ti for ti in finished.get_task_instances() if ti.task_id == "write"]) == 2
+    repository = opened(folder, "ensemble")
+    assert len(list(repository.ancestry(branch="main"))) == 2
+    field = values(repository, "temperature")
+    assert np.array_equal(field, generate("temperature", whole(field), field.shape))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_year_is_appended_in_one_task_and_the_first_one_is_left_as_it_was(
+    airflow_home: Path, folder: Path, connect: Callable[..., str]
+) -> None:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    repository = Repository.create(local_filesystem_storage(folder / "weather"))
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("temperature", shape=(365, 90, 180), chunks=(73, 45, 90), dtype="float32")
+    root.create_array("time", data=np.arange(365))
+    session.commit("a year without values")
+    assert load(airflow_home, "icechunk_append_year").test().state == "success"
+    repository = opened(folder, "weather")
+    field = values(repository, "temperature")
+    assert field.shape == (730, 90, 180)
+    assert not field[:365].any()
+    expected = generate("temperature", ((365, 730), (0, 90), (0, 180)), field.shape)
+    assert np.array_equal(field[365:], expected)
+    assert values(repository, "time").tolist() == list(range(730))
+
+
+def whole(field: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((0, length) for length in field.shape)

@@ -105,10 +105,18 @@ def test_a_young_cutoff_changes_nothing(repository: Repository, operator: type) 
     assert snapshots(repository) == before
 
 
+@pytest.mark.parametrize("text", ["", "None", "-1", "ten", "0"])
+def test_what_is_no_number_of_snapshots_expires_nothing(repository: Repository, text: str) -> None:
+    before = snapshots(repository)
+    with pytest.raises((MaintenanceError, InvalidInputError)):
+        do(IcechunkExpireSnapshotsOperator, older_than="0s", minimum_age="0s", keep_last=text)
+    assert snapshots(repository) == before
+
+
 def test_a_dry_run_says_what_expires_and_the_run_does_just_that(repository: Repository) -> None:
     before = snapshots(repository)
     arguments = {"older_than": "0s", "minimum_age": "0s", "keep_last": 2}
-    planned = do(IcechunkExpireSnapshotsOperator, dry_run="True", **arguments)
+    planned = do(IcechunkExpireSnapshotsOperator, dry_run="True", **{**arguments, "keep_last": "2"})
     assert planned["dry_run"] is True
     assert snapshots(repository) == before
     done = do(IcechunkExpireSnapshotsOperator, **arguments)

@@ -1,0 +1,53 @@
+"""One more year in one task: the session, the Spark job and the commit together.
+
+`IcechunkSparkSubmitOperator` opens a session in which the arrays are longer, submits a job that
+writes the new part and nothing else, and commits. A run that is retried or cleared writes its own
+year again and never commits twice.
+
+Needs what `icechunk_quickstart` needs, and the repository that it made.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
+
+DAYS, ROWS, COLUMNS = 365, 90, 180
+FIRST = f"{{{{ {DAYS} * params.years }}}}"
+END = f"{{{{ {DAYS} * (params.years + 1) }}}}"
+
+with DAG(
+    dag_id="icechunk_append_year",
+    schedule=None,
+    catchup=False,
+    tags=["icechunk", "example"],
+    params={
+        "repository": Param("weather", type="string", minLength=1),
+        "years": Param(1, type="integer", minimum=1, description="how many are there already"),
+    },
+    doc_md=__doc__,
+) as dag:
+    # [START spark_submit]
+    append = IcechunkSparkSubmitOperator(
+        task_id="append",
+        repository="{{ params.repository }}",
+        arrays=[
+            {"path": "temperature", "shape": [END, ROWS, COLUMNS], "dtype": "float32"},
+            {
+                "path": "time",
+                "shape": [END],
+                "dtype": "int64",
+                "values": {"start": 0, "step": 1},
+            },
+        ],
+        writes=[
+            {"array": "temperature", "generator": "temperature", "region": {"0": [FIRST, END]}}
+        ],
+        message="temperature of {{ 2025 + params.years }}",
+        env_vars={"PYSPARK_DRIVER_PYTHON": sys.executable},
+        conf={"spark.ui.enabled": "false", "spark.log.level": "WARN"},
+    )
+    # [END spark_submit]

@@ -1,0 +1,67 @@
+"""Wait for somebody else's commit, then work on exactly that version.
+
+A sensor waits until a branch has moved on from a snapshot by a commit that touched `temperature`.
+The task behind it reads the very snapshot that the sensor found, whatever is committed meanwhile,
+and adds the mean over the globe for every day. Nothing but the repository connects the two
+pipelines: they may be in different Airflows.
+
+Needs the connection `icechunk_default` (a bucket or a directory).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
+
+REPOSITORY = "{{ params.repository }}"
+
+with DAG(
+    dag_id="icechunk_downstream",
+    schedule=None,
+    catchup=False,
+    tags=["icechunk", "example"],
+    params={
+        "repository": Param("weather", type="string", minLength=1),
+        "since": Param("", type="string", description="a snapshot id; empty: any commit counts"),
+    },
+    doc_md=__doc__,
+) as dag:
+    # [START branch_sensor]
+    wait_for_commit = IcechunkBranchSensor(
+        task_id="wait_for_commit",
+        repository=REPOSITORY,
+        since_snapshot_id="{{ params.since }}",
+        path="temperature",
+        mode="reschedule",
+        poke_interval=2,
+        timeout=60 * 60,
+    )
+    # [END branch_sensor]
+
+    @task.icechunk(repository=REPOSITORY, message="mean of every day")
+    def add_means(store: Any, commit: dict[str, Any], repository: str) -> int:
+        """Read the version that the sensor found and write beside it."""
+        import numpy as np
+        import zarr
+
+        found = IcechunkHook().open(repository)
+        version = found.readonly_session(snapshot_id=commit["snapshot_id"])
+        field = zarr.open_array(version.store, path="temperature", mode="r")
+        days, rows, _ = field.shape
+        latitude = np.pi * ((np.arange(rows) + 0.5) / rows - 0.5)
+        means = np.average(np.asarray(field[:]).mean(axis=2), axis=1, weights=np.cos(latitude))
+        root = zarr.open_group(store, mode="a")
+        root.create_array(
+            "daily_mean",
+            data=means.astype("float32"),
+            dimension_names=("time",),
+            attributes={"units": "K", "long_name": "mean air temperature of the globe"},
+            overwrite=True,
+        )
+        return int(days)
+
+    add_means(wait_for_commit.output, REPOSITORY)
