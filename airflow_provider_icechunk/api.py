@@ -8,17 +8,21 @@ Imports no Airflow, so that it runs on a Spark executor that has none.
 from __future__ import annotations
 
 import logging
+from enum import IntEnum
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import (
+    AlreadyExistsError,
     ConflictError,
     FormatError,
     FragmentError,
     IcechunkError,
+    InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    ReadOnlyError,
     RebaseFailedError,
     StorageError,
 )
@@ -32,8 +36,10 @@ from airflow_provider_icechunk.format.config import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
+    ManifestVirtualChunkLocationCompressionConfig,
     ObjectStoreConfig,
     RepositoryConfig,
+    RepoUpdateRetryConfig,
     S3Options,
     StorageConcurrencySettings,
     StorageRetriesSettings,
@@ -58,6 +64,7 @@ from airflow_provider_icechunk.repository.conflicts import (
     ConflictType,
     VersionSelection,
 )
+from airflow_provider_icechunk.repository.graph import AncestryGraph
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.history import Diff, ManifestFileInfo, SnapshotInfo
 from airflow_provider_icechunk.repository.maintenance.collect_plan import (
@@ -78,7 +85,7 @@ from airflow_provider_icechunk.repository.operations_log import (
     Update,
     UpdateType,
 )
-from airflow_provider_icechunk.repository.session import ChunkType
+from airflow_provider_icechunk.repository.session import ChunkType, SessionMode
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.virtual.credential_functions import (
     azure_credentials,
@@ -132,6 +139,8 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 __all__ = [
+    "AlreadyExistsError",
+    "AncestryGraph",
     "AnyAzureCredential",
     "AnyAzureStaticCredential",
     "AnyCredential",
@@ -167,6 +176,7 @@ __all__ = [
     "GcsStaticCredentials",
     "IcechunkError",
     "IcechunkStore",
+    "InvalidInputError",
     "ManifestConfig",
     "ManifestFileInfo",
     "ManifestPreloadCondition",
@@ -174,15 +184,18 @@ __all__ = [
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
+    "ManifestVirtualChunkLocationCompressionConfig",
     "Measurement",
     "NotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
     "Packing",
+    "ReadOnlyError",
     "RearrangeSession",
     "RebaseFailedError",
     "RepoAvailability",
     "RepoStatus",
+    "RepoUpdateRetryConfig",
     "Repository",
     "RepositoryConfig",
     "RetentionPolicy",
@@ -190,7 +203,9 @@ __all__ = [
     "S3Options",
     "S3StaticCredentials",
     "Session",
+    "SessionMode",
     "SnapshotInfo",
+    "SpecVersion",
     "Storage",
     "StorageConcurrencySettings",
     "StorageError",
@@ -233,8 +248,26 @@ __all__ = [
     "s3_store",
     "set_logs_filter",
     "spec_version",
+    "supported_spec_versions",
     "tigris_storage",
 ]
+
+
+class SpecVersion(IntEnum):
+    """The numbered generations of the format, which official releases open."""
+
+    v1 = 1
+    v2 = 2
+
+    @staticmethod
+    def current() -> SpecVersion:
+        """What new repositories are written in by default."""
+        return SpecVersion.v1
+
+
+def supported_spec_versions() -> list[SpecVersion]:
+    """The numbered generations; the three before them have names only."""
+    return [SpecVersion.v2, SpecVersion.v1]
 
 
 def spec_version() -> int:
@@ -299,7 +332,13 @@ add_async_twins(
         "fetch_config",
         "get_metadata",
         "get_status",
+        "ancestry_graph",
+        "fetch_spec_version",
+        "inspect_manifest",
+        "inspect_repo_info",
         "inspect_snapshot",
+        "inspect_transaction_log",
+        "list_manifest_files",
         "list_branches",
         "list_tags",
         "lookup_branch",
@@ -319,8 +358,18 @@ add_async_twins(
         "writable_session",
     ),
 )
-for _session_class in (Session, ForkSession):
+for _session_class in (Session, ForkSession, RearrangeSession):
     add_async_twins(
         _session_class,
-        ("all_virtual_chunk_locations", "chunk_type", "commit", "flush", "merge", "rebase"),
+        (
+            "all_virtual_chunk_locations",
+            "amend",
+            "chunk_type",
+            "commit",
+            "flush",
+            "get_node_id",
+            "merge",
+            "move",
+            "rebase",
+        ),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_icechunk.cli import render
-from airflow_provider_icechunk.cli.graph import Commit, arrange, draw
+from airflow_provider_icechunk.repository.graph import Commit, arrange, draw
 from airflow_provider_icechunk.cli.screen import Report
 from airflow_provider_icechunk.cli.task import Task
 from airflow_provider_icechunk.cli.versions import find_version

@@ -24,6 +24,7 @@ from airflow_provider_icechunk.format.config_settings import (
     U32,
     U64,
     Settings,
+    later,
     one,
     whole,
 )
@@ -37,15 +38,19 @@ __all__ = [
     "CachingConfig",
     "CompressionAlgorithm",
     "CompressionConfig",
+    "LocationCompression",
     "ManifestConfig",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
+    "ManifestVirtualChunkLocationCompressionConfig",
     "ObjectStoreConfig",
+    "RepoUpdateRetryConfig",
     "RepositoryConfig",
     "ResolvedConfig",
+    "ResolvedRetries",
     "ResolvedStorage",
     "S3Options",
     "StorageConcurrencySettings",
@@ -116,6 +121,20 @@ class ManifestPreloadConfig(Settings):
 
 
 @dataclass(slots=True)
+class ManifestVirtualChunkLocationCompressionConfig(Settings):
+    """When and how locations of virtual chunks are compressed with a dictionary, in generation `2`.
+
+    Defaults are those of the official library: from 1000 locations on, 100 samples, a dictionary of
+    2048 bytes, level 3.
+    """
+
+    min_num_chunks: int | None = field(default=None, metadata=whole(U16))
+    dictionary_max_training_samples: int | None = field(default=None, metadata=whole(U16))
+    dictionary_max_size_bytes: int | None = field(default=None, metadata=whole(U32))
+    compression_level: int | None = field(default=None, metadata=whole(U8))
+
+
+@dataclass(slots=True)
 class ManifestConfig(Settings):
     """How manifests are split and preloaded."""
 
@@ -124,6 +143,12 @@ class ManifestConfig(Settings):
     )
     splitting: ManifestSplittingConfig | None = field(
         default=None, metadata=one(ManifestSplittingConfig, merge=False)
+    )
+    virtual_chunk_location_compression: ManifestVirtualChunkLocationCompressionConfig | None = (
+        field(
+            default=None,
+            metadata=later(one(ManifestVirtualChunkLocationCompressionConfig, merge=False)),
+        )
     )
 
 
@@ -134,6 +159,18 @@ class StorageRetriesSettings(Settings):
     max_tries: int | None = field(default=None, metadata=whole(U16, minimum=1))
     initial_backoff_ms: int | None = field(default=None, metadata=whole(U32))
     max_backoff_ms: int | None = field(default=None, metadata=whole(U32))
+
+
+@dataclass(slots=True)
+class RepoUpdateRetryConfig(Settings):
+    """How often a change of the `repo` object of generation `2` is tried when others are faster.
+
+    The defaults are 100 tries with pauses of 50 ms, which grow up to 30 s.
+    """
+
+    default: StorageRetriesSettings | None = field(
+        default=None, metadata=one(StorageRetriesSettings)
+    )
 
 
 @dataclass(slots=True)
@@ -183,6 +220,25 @@ class ResolvedStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedRetries:
+    """How often something is tried, and how long the pauses are."""
+
+    max_tries: int = 100
+    initial_backoff_ms: int = 50
+    max_backoff_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class LocationCompression:
+    """When and how locations of virtual chunks are compressed with a dictionary."""
+
+    min_num_chunks: int = 1000
+    max_samples: int = 100
+    max_dictionary_bytes: int = 2048
+    level: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedConfig:
     """`RepositoryConfig` with every default filled in."""
 
@@ -200,6 +256,11 @@ class ResolvedConfig:
     preload_if: ManifestPreloadCondition = _SMALL_COORDINATES
     splitting: ManifestSplittingConfig = field(default_factory=ManifestSplittingConfig)
     storage: ResolvedStorage = field(default_factory=ResolvedStorage)
+    repo_update_retries: ResolvedRetries = field(default_factory=ResolvedRetries)
+    num_updates_per_repo_info_file: int = 1000
+    location_compression: LocationCompression | None = None
+    """`None` keeps locations plain, which is what official readers of every version read."""
+    attributes_file_threshold_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -221,6 +282,15 @@ class RepositoryConfig(Settings):
         default=None, metadata=one(Mapping)
     )
     manifest: ManifestConfig | None = field(default=None, metadata=one(ManifestConfig))
+    repo_update_retries: RepoUpdateRetryConfig | None = field(
+        default=None, metadata=later(one(RepoUpdateRetryConfig))
+    )
+    num_updates_per_repo_info_file: int | None = field(
+        default=None, metadata=later(whole(U16, minimum=1))
+    )
+    attributes_file_threshold_bytes: int | None = field(default=None, metadata=later(whole(U32)))
+    """Attributes of a node whose JSON is longer go to a file of their own, in generations `draft`,
+    `alpha1` and `alpha`. By default none do."""
 
     @staticmethod
     def default() -> RepositoryConfig:
@@ -272,9 +342,44 @@ class RepositoryConfig(Settings):
             "preload_max_total_refs": preload.max_total_refs,
             "preload_if": preload.preload_if,
             "splitting": manifest.splitting,
+            "num_updates_per_repo_info_file": self.num_updates_per_repo_info_file,
+            "location_compression": _resolved_compression(
+                manifest.virtual_chunk_location_compression
+            ),
+            "attributes_file_threshold_bytes": self.attributes_file_threshold_bytes,
         }
         given = {name: value for name, value in chosen.items() if value is not None}
-        return ResolvedConfig(storage=_resolved_storage(storage), **given)  # type: ignore[arg-type]
+        return ResolvedConfig(
+            storage=_resolved_storage(storage),
+            repo_update_retries=_resolved_retries(self.repo_update_retries),
+            **given,  # type: ignore[arg-type]
+        )
+
+
+def _resolved_retries(settings: RepoUpdateRetryConfig | None) -> ResolvedRetries:
+    retries = (settings.default if settings else None) or StorageRetriesSettings()
+    chosen = {
+        "max_tries": retries.max_tries,
+        "initial_backoff_ms": retries.initial_backoff_ms,
+        "max_backoff_ms": retries.max_backoff_ms,
+    }
+    return ResolvedRetries(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def _resolved_compression(
+    settings: ManifestVirtualChunkLocationCompressionConfig | None,
+) -> LocationCompression | None:
+    if settings is None:
+        return None
+    chosen = {
+        "min_num_chunks": settings.min_num_chunks,
+        "max_samples": settings.dictionary_max_training_samples,
+        "max_dictionary_bytes": settings.dictionary_max_size_bytes,
+        "level": settings.compression_level,
+    }
+    return LocationCompression(
+        **{name: value for name, value in chosen.items() if value is not None}
+    )
 
 
 def _resolved_storage(settings: StorageSettings) -> ResolvedStorage:

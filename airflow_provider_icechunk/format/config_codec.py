@@ -269,6 +269,7 @@ def _plain_group(settings: Settings) -> dict[str, object]:
         item.name: _plain(getattr(settings, item.name))
         for item in fields(settings)
         if item.name != "extra"
+        and not (item.metadata.get("later") and getattr(settings, item.name) is None)
     }
     return {**known, **settings.extra}
 

@@ -72,6 +72,11 @@ def one(kind: type, *, merge: bool = True) -> Mapping[str, Any]:
     return {"check": _of(kind), "kind": kind, "merge": merge}
 
 
+def later(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Metadata of a field that official 1.1 does not know: stored only if it was chosen."""
+    return {**metadata, "later": True}
+
+
 def _of(kind: type) -> Check:
     def check(value: object) -> str | None:
         if isinstance(value, kind):

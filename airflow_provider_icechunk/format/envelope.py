@@ -40,6 +40,16 @@ class Envelope:
     payload: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of itself."""
+
+    writer: str
+    spec_version: int
+    file_type: str
+    compression: str
+
+
 def pack(
     file_type: FileType,
     payload: bytes | bytearray | memoryview,
@@ -57,6 +67,17 @@ def pack(
 def has_header(data: bytes) -> bool:
     """Whether `data` begins as a file with a header does."""
     return data[: len(MAGIC)] == MAGIC
+
+
+def read_header(data: bytes) -> Header:
+    """The header of a file that has one, unchecked: for people to look at."""
+    spec_version, code, compression = data[36:HEADER_SIZE].ljust(3, b"\xff")
+    return Header(
+        bytes(data[12:36]).decode("utf-8", "replace").rstrip(),
+        spec_version,
+        str(_TYPES.get(code, code)),
+        {_UNCOMPRESSED: "none", _ZSTD: "zstd"}.get(compression, str(compression)),
+    )
 
 
 def unpack(

@@ -83,7 +83,7 @@ def build_engine(
         creates=settings.storage.use_conditional_create,
         updates=settings.storage.use_conditional_update,
     )
-    ledger = ledger.trusting(trust)
+    ledger = ledger.trusting(trust).following(settings)
     limits = CacheLimits(
         snapshot_nodes=settings.num_snapshot_nodes,
         manifest_bytes=settings.num_chunk_refs * 80,

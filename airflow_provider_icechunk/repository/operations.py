@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.generations.detect import REPO_KEY
 from airflow_provider_icechunk.format.generations.v2.flags import Feature
 from airflow_provider_icechunk.format.generations.v2.repo_info import (
@@ -20,7 +21,7 @@ from airflow_provider_icechunk.format.generations.v2.repo_updates import (
 )
 from airflow_provider_icechunk.format.snapshot import Metadata
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger, newer_ledger
 from airflow_provider_icechunk.repository.operations_log import (
     FeatureFlag,
     RepoStatus,
@@ -37,6 +38,12 @@ class Operations:
     def ops_log(self) -> Iterator[Update]:
         """What happened to the repository, newest first."""
         return map(Update.of, self._newer_ledger().operations())
+
+    async def ops_log_async(self) -> AsyncIterator[Update]:
+        """`ops_log` that reads each part in a thread."""
+        entries = self.ops_log()
+        while (entry := await asyncio.to_thread(next, entries, None)) is not None:
+            yield entry
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -99,11 +106,5 @@ class Operations:
         self._newer_ledger().update(SetFlag(names[name].value, setting))
 
     def _newer_ledger(self) -> V2Ledger:
-        ledger = self._engine.ledger
-        if not isinstance(ledger, V2Ledger):
-            raise UnsupportedError(
-                f"{self._engine.storage.location} is a repository of generation "
-                f"`{ledger.generation}`; operations log, metadata, status and features of a "
-                "repository need generation `2`"
-            )
-        return ledger
+        what = "an operations log, metadata, status or features"
+        return newer_ledger(self._engine.ledger, what)

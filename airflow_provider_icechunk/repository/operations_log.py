@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from airflow_provider_icechunk.format.generations.v2 import events as ev
 from airflow_provider_icechunk.format.generations.v2 import repo_info as ri
 from airflow_provider_icechunk.format.generations.v2.flags import Feature, setting
 from airflow_provider_icechunk.format.ids import encode_base32
@@ -30,20 +31,20 @@ class RepoStatus:
     limited_availability_reason: str | None = None
 
     @classmethod
-    def of(cls, status: ri.Status) -> RepoStatus:
+    def of(cls, status: ev.Status) -> RepoStatus:
         """As stored; availability that has no use yet counts as online, as officially."""
-        read_only = status.availability is ri.Availability.READ_ONLY
+        read_only = status.availability is ev.Availability.READ_ONLY
         return cls(
             RepoAvailability.read_only if read_only else RepoAvailability.online,
             from_micros(status.set_at),
             status.reason,
         )
 
-    def stored(self, now: datetime) -> ri.Status:
+    def stored(self, now: datetime) -> ev.Status:
         """To be stored; set now if it does not say when."""
         when = to_micros(self.set_at or now)
-        return ri.Status(
-            ri.Availability(self.availability.value), when, self.limited_availability_reason
+        return ev.Status(
+            ev.Availability(self.availability.value), when, self.limited_availability_reason
         )
 
 
@@ -74,105 +75,23 @@ def feature_flags(info: ri.RepoInfo) -> list[FeatureFlag]:
 class UpdateType:
     """What happened; one class for each kind, with ids as text."""
 
-    @dataclass(frozen=True, slots=True)
-    class RepoInitialized:
-        """The repository was created."""
-
-    @dataclass(frozen=True, slots=True)
-    class RepoMigrated:
-        """The repository was brought to another version of the format."""
-
-        from_version: int
-        to_version: int
-
-    @dataclass(frozen=True, slots=True)
-    class RepoStatusChanged:
-        """Who may change the repository was changed."""
-
-        status: RepoStatus
-
-    @dataclass(frozen=True, slots=True)
-    class ConfigChanged:
-        """Another configuration was stored."""
-
-    @dataclass(frozen=True, slots=True)
-    class MetadataChanged:
-        """The metadata of the repository changed."""
-
-    @dataclass(frozen=True, slots=True)
-    class TagCreated:
-        """A tag was created."""
-
-        name: str
-
-    @dataclass(frozen=True, slots=True)
-    class TagDeleted:
-        """A tag was deleted."""
-
-        name: str
-        previous_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class BranchCreated:
-        """A branch was created."""
-
-        name: str
-
-    @dataclass(frozen=True, slots=True)
-    class BranchDeleted:
-        """A branch was deleted."""
-
-        name: str
-        previous_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class BranchReset:
-        """A branch was moved without a commit."""
-
-        name: str
-        previous_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class NewCommit:
-        """A commit moved a branch."""
-
-        branch: str
-        new_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class CommitAmended:
-        """The newest commit of a branch was replaced."""
-
-        branch: str
-        previous_snap_id: str
-        new_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class NewDetachedSnapshot:
-        """A snapshot was stored that no branch names."""
-
-        new_snap_id: str
-
-    @dataclass(frozen=True, slots=True)
-    class GCRan:
-        """Garbage was collected."""
-
-    @dataclass(frozen=True, slots=True)
-    class ExpirationRan:
-        """Old snapshots were taken out of the history."""
-
-    @dataclass(frozen=True, slots=True)
-    class FeatureFlagChanged:
-        """A feature was turned on or off, or left to its default."""
-
-        id: int
-        new_value: bool | None
-
-    @dataclass(frozen=True, slots=True)
-    class Unknown:
-        """Something that a newer version of the format records."""
-
-        code: int
+    RepoInitialized = ev.RepoInitialized
+    RepoMigrated = ev.RepoMigrated
+    RepoStatusChanged = ev.RepoStatusChanged
+    ConfigChanged = ev.ConfigChanged
+    MetadataChanged = ev.MetadataChanged
+    TagCreated = ev.TagCreated
+    TagDeleted = ev.TagDeleted
+    BranchCreated = ev.BranchCreated
+    BranchDeleted = ev.BranchDeleted
+    BranchReset = ev.BranchReset
+    NewCommit = ev.NewCommit
+    CommitAmended = ev.CommitAmended
+    NewDetachedSnapshot = ev.NewDetachedSnapshot
+    GCRan = ev.GCRan
+    ExpirationRan = ev.ExpirationRan
+    FeatureFlagChanged = ev.FeatureFlagChanged
+    Unknown = ev.Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,37 +107,40 @@ class Update:
     @classmethod
     def of(cls, update: ri.Update) -> Update:
         """An entry as stored."""
-        kind = _KINDS[type(update.event)]
-        values = (getattr(update.event, name) for name in type(update.event).__slots__)
-        shown = kind(*(_shown(value) for value in values))
+        shown = type(update.event)(*(_shown(value) for _, value in _fields(update.event)))
         return cls(shown, from_micros(update.updated_at).astimezone(UTC), update.backup)
+
+
+def event_facts(event: ev.Event) -> dict[str, Any]:
+    """A stored event in JSON values, as the official library shows it."""
+    name = type(event).__name__
+    suffix = "" if isinstance(event, ev.FeatureFlagChanged | ev.Unknown) else "Update"
+    facts = {field: _fact(field, value) for field, value in _fields(event)}
+    return {"type": name + suffix, **facts}
+
+
+def _fields(event: ev.Event) -> Iterator[tuple[str, object]]:
+    return ((field.name, getattr(event, field.name)) for field in fields(event))
 
 
 def _shown(value: object) -> Any:
     match value:
         case bytes():
             return encode_base32(value)
-        case ri.Status():
+        case ev.Status():
             return RepoStatus.of(value)
     return value
 
 
-_KINDS: dict[type[ri.Event], Callable[..., object]] = {
-    ri.RepoInitialized: UpdateType.RepoInitialized,
-    ri.RepoMigrated: UpdateType.RepoMigrated,
-    ri.ConfigChanged: UpdateType.ConfigChanged,
-    ri.MetadataChanged: UpdateType.MetadataChanged,
-    ri.TagCreated: UpdateType.TagCreated,
-    ri.TagDeleted: UpdateType.TagDeleted,
-    ri.BranchCreated: UpdateType.BranchCreated,
-    ri.BranchDeleted: UpdateType.BranchDeleted,
-    ri.BranchReset: UpdateType.BranchReset,
-    ri.NewCommit: UpdateType.NewCommit,
-    ri.CommitAmended: UpdateType.CommitAmended,
-    ri.NewDetachedSnapshot: UpdateType.NewDetachedSnapshot,
-    ri.GarbageCollected: UpdateType.GCRan,
-    ri.SnapshotsExpired: UpdateType.ExpirationRan,
-    ri.FeatureFlagChanged: UpdateType.FeatureFlagChanged,
-    ri.StatusChanged: UpdateType.RepoStatusChanged,
-    ri.UnknownEvent: UpdateType.Unknown,
-}
+def _fact(name: str, value: object) -> object:
+    shown = _shown(value)
+    if isinstance(shown, RepoStatus):
+        return {
+            "availability": _AVAILABILITY[shown.availability],
+            "limited_availability_reason": shown.limited_availability_reason,
+            "set_at": shown.set_at and shown.set_at.isoformat().replace("+00:00", "Z"),
+        }
+    return f"{shown}.0" if name.endswith("_version") else shown
+
+
+_AVAILABILITY = {RepoAvailability.online: "Online", RepoAvailability.read_only: "ReadOnly"}

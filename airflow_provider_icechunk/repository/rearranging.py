@@ -29,7 +29,7 @@ from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.history import Diff
 from airflow_provider_icechunk.repository.ledgers.base import Behind
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
-from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.repository.session import Session, SessionMode
 
 
 def moved(nodes: Mapping[str, Node], source: str, target: str) -> dict[str, Node]:
@@ -92,6 +92,11 @@ class RearrangeSession(Session):
     def read_only(self) -> bool:
         """Whether nothing can be moved any more."""
         return self._target is None
+
+    @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+        return SessionMode.readonly if self.read_only else SessionMode.rearrange
 
     @property
     def branch(self) -> str | None:

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.repository import creation
 from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.repository.detection import detect_generation
 from airflow_provider_icechunk.repository.engine import Authorization, Engine, build_engine
+from airflow_provider_icechunk.repository.inspection import Inspection
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.maintenance.face import Maintenance
@@ -32,7 +33,7 @@ from airflow_provider_icechunk.storage.base import Storage, Version
 AnySession = TypeVar("AnySession", bound=Session)
 
 
-class BaseRepository(Versions, Maintenance, Operations, Generic[AnySession]):
+class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnySession]):
     """References, history and sessions of one repository. Use `create`, `open` or both in one.
 
     Subclasses say which session class they hand out.
@@ -127,6 +128,12 @@ class BaseRepository(Versions, Maintenance, Operations, Generic[AnySession]):
     def exists(storage: Storage) -> bool:
         """Whether there is a repository, of any generation."""
         return detect_generation(storage) is not None
+
+    @staticmethod
+    def fetch_spec_version(storage: Storage) -> str | None:
+        """The generation of a repository without opening it; `None` if there is none."""
+        generation = detect_generation(storage)
+        return None if generation is None else generation.value
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:

@@ -15,12 +15,14 @@ import numpy as np
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     Kind,
+    NotFoundError,
     OutcomeUnknownError,
     RebaseFailedError,
     SessionError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.format.names import check_node_path
 from airflow_provider_icechunk.format.references import Inline, Native, RefKind, Virtual
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.amending import amend
@@ -47,11 +49,20 @@ from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 from airflow_provider_icechunk.repository.merging import Handed
 from airflow_provider_icechunk.repository.node_ids import ids_of
 from airflow_provider_icechunk.repository.patience import Patience
+from airflow_provider_icechunk.repository.reindexing import Reindexing
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 TOKEN_KEY = "commit_token"  # noqa: S105 - a name, not a secret
 """Snapshot metadata under which a commit keeps the token of the attempt that made it."""
+
+
+class SessionMode(Enum):
+    """What a session may do."""
+
+    readonly = 0
+    writable = 1
+    rearrange = 2
 
 
 class ChunkType(Enum):
@@ -63,7 +74,7 @@ class ChunkType(Enum):
     INLINE = 3
 
 
-class Session(Coordination):
+class Session(Coordination, Reindexing):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param engine: what the sessions of a repository share.
@@ -91,6 +102,11 @@ class Session(Coordination):
     def read_only(self) -> bool:
         """Whether the session cannot be written to. A session that committed is finished."""
         return self.tree.read_only
+
+    @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+        return SessionMode.readonly if self.read_only else SessionMode.writable
 
     @property
     def snapshot_id(self) -> str:
@@ -143,6 +159,20 @@ class Session(Coordination):
             self.tree.writer = self._engine.writer()
             self._flusher = self._new_flusher()
             self._handed = {n: h for n, h in self._handed.items() if h.changes.is_empty()}
+
+    def get_node_id(self, path: str) -> str:
+        """The id of the group or array at `path`, which it keeps wherever it is moved."""
+        node = self.tree.node(check_node_path(path))
+        if node is None:
+            raise NotFoundError(f"there is no node at {path}", kind=Kind.NODE_NOT_FOUND)
+        return encode_base32(node.id)
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Refused: nodes are moved in sessions of their own."""
+        raise SessionError(
+            f"{from_path} cannot be moved to {to_path} in this session; use one made with "
+            "`rearrange_session`, which moves nodes and does nothing else"
+        )
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of one chunk are."""

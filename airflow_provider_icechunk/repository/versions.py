@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_new_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.graph import AncestryGraph
 from airflow_provider_icechunk.repository.history import (
     Diff,
     SnapshotInfo,
@@ -25,7 +26,6 @@ from airflow_provider_icechunk.repository.history import (
     describe,
     diff_between,
 )
-from airflow_provider_icechunk.repository.inspection import snapshot_json
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation
 from airflow_provider_icechunk.repository.world import to_micros
 
@@ -140,11 +140,36 @@ class Versions:
         newer = self._resolve(to_branch, to_tag, to_snapshot_id)
         return diff_between(self._engine.assets, older, newer)
 
-    def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
-        """One snapshot as JSON: its manifests, its nodes and where their chunks are listed."""
-        snapshot = self._engine.assets.snapshot(self._parse(snapshot_id))
-        parent = self._engine.ledger.parent(snapshot)
-        return snapshot_json(snapshot, parent, pretty=pretty, show=self._engine.show)
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """The history as a picture: of one version, or of all branches if none is given.
+
+        `print` shows it in colours, notebooks as a drawing; `plain` leaves out the colours.
+        """
+        branches, tags = self._engine.ledger.branches(), self._engine.ledger.tags()
+        if branch is None and tag is None and snapshot_id is None:
+            starts = list(branches.values())
+        else:
+            starts = [self._resolve(branch, tag, snapshot_id)]
+        found: dict[str, SnapshotInfo] = {}
+        for start in starts:
+            for info in self._history(start):
+                if info.id in found:
+                    break
+                found[info.id] = info
+        show = self._engine.show
+        return AncestryGraph.of(
+            found.values(),
+            branches={name: show(tip) for name, tip in branches.items()},
+            tags={name: show(tip) for name, tip in tags.items()},
+            plain=plain,
+        )
 
     async def async_ancestry(
         self,

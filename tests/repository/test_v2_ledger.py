@@ -17,7 +17,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.generations.base import Codec, Generation, Layout
-from airflow_provider_icechunk.format.generations.v2 import repo_info as ri
+from airflow_provider_icechunk.format.generations.v2 import events as ev
 from airflow_provider_icechunk.format.generations.v2 import repo_updates as ru
 from airflow_provider_icechunk.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
@@ -61,7 +61,7 @@ def ledger(storage: Storage) -> V2Ledger:
     return ledger
 
 
-def events(ledger: V2Ledger) -> list[ri.Event]:
+def events(ledger: V2Ledger) -> list[ev.Event]:
     return [update.event for update in ledger.operations()]
 
 
@@ -114,13 +114,13 @@ def test_branches_and_tags_live_and_die(ledger):
     assert not ledger.delete_branch("dev")
     assert not ledger.delete_branch("main")
     assert events(ledger) == [
-        ri.BranchDeleted("dev", FIRST),
-        ri.TagDeleted("t", identity(1)),
-        ri.TagCreated("t"),
-        ri.BranchReset("dev", identity(1)),
-        ri.BranchCreated("dev"),
-        ri.NewCommit("main", identity(1)),
-        ri.RepoInitialized(),
+        ev.BranchDeleted("dev", FIRST),
+        ev.TagDeleted("t", identity(1)),
+        ev.TagCreated("t"),
+        ev.BranchReset("dev", identity(1)),
+        ev.BranchCreated("dev"),
+        ev.NewCommit("main", identity(1)),
+        ev.RepoInitialized(),
     ]
 
 
@@ -169,15 +169,16 @@ def test_each_update_leaves_a_copy_of_what_it_replaced(ledger):
 def test_a_long_log_continues_in_its_copies(storage):
     ledger = V2Ledger(storage)
     config = RepositoryConfig()
-    config.extra["num_updates_per_repo_info_file"] = 3
+    config.num_updates_per_repo_info_file = 3
+    ledger = ledger.following(config.resolved())
     ledger.initialize(FIRST_SNAPSHOT, config)
     for number in range(1, 9):
         parent = identity(number - 1) if number > 1 else FIRST
         assert ledger.commit("main", parent, snapshot(number, parent)) == Moved()
     assert len(ledger.info().updates) == 3
     assert events(ledger) == [
-        *(ri.NewCommit("main", identity(number)) for number in range(8, 0, -1)),
-        ri.RepoInitialized(),
+        *(ev.NewCommit("main", identity(number)) for number in range(8, 0, -1)),
+        ev.RepoInitialized(),
     ]
     times = [update.updated_at for update in ledger.operations()]
     assert times == sorted(set(times), reverse=True)
@@ -197,12 +198,12 @@ def test_time_in_the_log_never_stands_still():
 
 
 def test_a_read_only_repository_is_only_read_until_its_status_changes(ledger):
-    status = ri.Status(ri.Availability.READ_ONLY, 5, "moving house")
+    status = ev.Status(ev.Availability.READ_ONLY, 5, "moving house")
     assert ledger.update(ru.SetStatus(status)) is None
     with pytest.raises(ReadOnlyError, match="moving house"):
         ledger.commit("main", FIRST, snapshot(1))
     assert ledger.branch("main") == FIRST
-    assert ledger.update(ru.SetStatus(ri.Status())) is None
+    assert ledger.update(ru.SetStatus(ev.Status())) is None
     assert ledger.commit("main", FIRST, snapshot(1)) == Moved()
 
 
@@ -220,7 +221,7 @@ def test_disabled_features_are_refused(ledger):
 
 def test_silent_changes_leave_the_log_alone(ledger):
     before = ledger.info().updates
-    assert ledger.update(ru.SetStatus(ri.Status(set_at=9)), silent=True) is None
+    assert ledger.update(ru.SetStatus(ev.Status(set_at=9)), silent=True) is None
     assert ledger.info().updates == before
     assert ledger.info().status.set_at == 9
     assert not list(ledger.storage.scan(OVERWRITTEN))

@@ -12,7 +12,7 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
 from airflow_provider_icechunk.format.generations.alpha1.layout import (
     REFS,
@@ -174,6 +174,11 @@ class Alpha1Ledger:
             raise UnsupportedError(
                 "a repository of generation `alpha1` cannot be written without conditional creates"
             )
+        return self
+
+    def following(self, settings: ResolvedConfig) -> Alpha1Ledger:
+        """Nothing here is chosen by the configuration."""
+        del settings
         return self
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Codec, Generation, Layout
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
@@ -189,6 +189,10 @@ class Ledger(Protocol):
 
     def trusting(self, trust: Trust) -> Ledger:
         """The same ledger on a store whose conditional writes are used or not."""
+        ...
+
+    def following(self, settings: ResolvedConfig) -> Ledger:
+        """The same ledger doing what the configuration in force chooses about its own files."""
         ...
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:

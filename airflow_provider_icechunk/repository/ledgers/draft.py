@@ -19,7 +19,7 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
 from airflow_provider_icechunk.format.generations.draft.layout import (
@@ -189,6 +189,11 @@ class DraftLedger:
                 "a repository of generation `draft` cannot be written without conditional writes: "
                 "one writer would undo what others did"
             )
+        return self
+
+    def following(self, settings: ResolvedConfig) -> DraftLedger:
+        """Nothing here is chosen by the configuration."""
+        del settings
         return self
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:

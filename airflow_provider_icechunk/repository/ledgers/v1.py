@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, StorageError
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
 from airflow_provider_icechunk.format.generations.v1.layout import (
@@ -168,6 +168,11 @@ class V1Ledger:
         """Expiration forgets what it takes out of the history."""
         del identity
         return ()
+
+    def following(self, settings: ResolvedConfig) -> V1Ledger:
+        """Nothing here is chosen by the configuration."""
+        del settings
+        return self
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """Every snapshot is stored under its own id."""

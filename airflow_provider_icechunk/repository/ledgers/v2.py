@@ -19,7 +19,7 @@ from airflow_provider_icechunk.exceptions import (
     ReadOnlyError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.config_codec import config_from_tree, config_to_tree
 from airflow_provider_icechunk.format.generations.base import FileType, Generation
 from airflow_provider_icechunk.format.generations.detect import REPO_KEY
@@ -27,10 +27,10 @@ from airflow_provider_icechunk.format.generations.v1.codec import WRITER
 from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
 from airflow_provider_icechunk.format.generations.v2 import repo_updates as updates
 from airflow_provider_icechunk.format.generations.v2.codec import V2Codec
+from airflow_provider_icechunk.format.generations.v2.events import Availability
 from airflow_provider_icechunk.format.generations.v2.flags import Feature, is_enabled
 from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_repo, encode_repo
 from airflow_provider_icechunk.format.generations.v2.repo_info import (
-    Availability,
     RepoInfo,
     SnapshotRecord,
     Update,
@@ -48,6 +48,7 @@ from airflow_provider_icechunk.format.wire import flexbuffers
 from airflow_provider_icechunk.repository.ledgers.base import (
     Behind,
     Creation,
+    Ledger,
     Moved,
     StoredConfig,
     Trust,
@@ -58,11 +59,7 @@ from airflow_provider_icechunk.storage.base import Anything, Storage, Version, W
 OVERWRITTEN = "overwritten/"
 _LAST_MILLISECOND = 32_503_680_000_000
 """Names of copies count down from the year 3000, so that listings show the newest first."""
-_UPDATES_PER_FILE = 1000
-_TRIES = 100
 _AT_ONCE = 5
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 30.0
 _TYPE = "application/octet-stream"
 _METADATA = {
     "ic_spec_ver": "2",
@@ -88,10 +85,15 @@ class V2Ledger:
     holds_config = True
 
     def __init__(
-        self, storage: Storage, world: World = REAL_WORLD, trust: Trust = Trust.CONDITIONS
+        self,
+        storage: Storage,
+        world: World = REAL_WORLD,
+        trust: Trust = Trust.CONDITIONS,
+        settings: ResolvedConfig | None = None,
     ) -> None:
         self.storage = storage
-        self.codec = V2Codec()
+        self._settings = settings or ResolvedConfig()
+        self.codec = V2Codec(compression=self._settings.location_compression)
         self.layout = V1Layout()
         self._world = world
         self._trust = trust
@@ -99,10 +101,13 @@ class V2Ledger:
 
     def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create the `repo` object; who creates it has created the repository."""
+        stored = None if config is None else encode_config(config)
+        return self.establish(initial(first, at=to_micros(self._world.now()), config=stored))
+
+    def establish(self, info: RepoInfo) -> bool:
+        """Create the `repo` object in a given state. False: it exists."""
         if not self._trust.creates and self.storage.head(REPO_KEY) is not None:
             return False
-        stored = None if config is None else _encode_config(config)
-        info = initial(first, at=to_micros(self._world.now()), config=stored)
         outcome = self.storage.put(
             REPO_KEY,
             encode_repo(info),
@@ -204,7 +209,7 @@ class V2Ledger:
         stored = self.info().config
         if (None if stored is None else _config_version(stored)) != expected:
             return None
-        data = _encode_config(config)
+        data = encode_config(config)
         outcome = self.update(updates.SetConfig(data, stored))
         return _config_version(data) if outcome is None else None
 
@@ -226,7 +231,15 @@ class V2Ledger:
         """The same ledger on a store whose conditional writes are used or not."""
         if trust is self._trust:
             return self
-        return V2Ledger(self.storage, self._world, trust)
+        return V2Ledger(self.storage, self._world, trust, self._settings)
+
+    def following(self, settings: ResolvedConfig) -> V2Ledger:
+        """The same ledger with chosen retries, length of the log and compression of locations."""
+        if settings == self._settings:
+            return self
+        twin = V2Ledger(self.storage, self._world, self._trust, settings)
+        twin._last = self._last
+        return twin
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """Every snapshot is stored under its own id."""
@@ -265,7 +278,8 @@ class V2Ledger:
         :param silent: leave the operations log as it is.
         :param accept: called with each state the change is applied to; `False` refuses it.
         """
-        for attempt in range(_TRIES):
+        tries = self._settings.repo_update_retries.max_tries
+        for attempt in range(tries):
             self._pause(attempt)
             state = self._fetch()
             if accept is not None and not accept(state.info):
@@ -278,7 +292,7 @@ class V2Ledger:
                     if self._swap(state, applied, silent=silent):
                         return None
         raise ConflictError(
-            f"{REPO_KEY} in {self.storage.location} was changed {_TRIES} times while a change to "
+            f"{REPO_KEY} in {self.storage.location} was changed {tries} times while a change to "
             "it was tried; try again later",
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
@@ -288,7 +302,7 @@ class V2Ledger:
         info = applied.info
         if not silent:
             backup = self._backup_name(now)
-            most = _updates_per_file(info)
+            most = self._settings.num_updates_per_repo_info_file
             info = updates.record(info, applied.event, at=now, backup=backup, most=most)
             key = OVERWRITTEN + backup
             self.storage.put(key, state.data, expect=Anything(), metadata=_METADATA)
@@ -345,8 +359,10 @@ class V2Ledger:
     def _pause(self, attempt: int) -> None:
         """No pause at first; then longer and longer ones, with full jitter."""
         if attempt > _AT_ONCE:
-            longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt - _AT_ONCE, 20))
-            self._world.sleep(longest * self._world.jitter())
+            retries = self._settings.repo_update_retries
+            grown = retries.initial_backoff_ms * 2 ** min(attempt - _AT_ONCE, 20)
+            longest = min(retries.max_backoff_ms, grown)
+            self._world.sleep(longest / 1000 * self._world.jitter())
 
     def _backup_name(self, now: int) -> str:
         countdown = max(_LAST_MILLISECOND - now // 1000, 0)
@@ -360,23 +376,25 @@ class V2Ledger:
         )
 
 
+def newer_ledger(ledger: Ledger, what: str) -> V2Ledger:
+    """The ledger if it is one of generation `2`, which `what` needs."""
+    if not isinstance(ledger, V2Ledger):
+        raise UnsupportedError(
+            f"this repository is of generation `{ledger.generation}`; {what} needs generation `2`"
+        )
+    return ledger
+
+
 _NEEDED_FEATURES: dict[type[Change], Feature] = {
     updates.CreateTag: Feature.CREATE_TAG,
     updates.DeleteTag: Feature.DELETE_TAG,
 }
 
 
-def _encode_config(config: RepositoryConfig) -> bytes:
+def encode_config(config: RepositoryConfig) -> bytes:
+    """A configuration as the `repo` object holds it."""
     return flexbuffers.encode(config_to_tree(config, tags=False))
 
 
 def _config_version(data: bytes) -> Version:
     return Version(hashlib.sha256(data).hexdigest())
-
-
-def _updates_per_file(info: RepoInfo) -> int:
-    if info.config is None or len(info.updates) < 2:
-        return _UPDATES_PER_FILE
-    tree = flexbuffers.decode(info.config, where=f"{REPO_KEY}: the configuration")
-    most = tree.get("num_updates_per_repo_info_file") if isinstance(tree, dict) else None
-    return most if type(most) is int and most > 0 else _UPDATES_PER_FILE

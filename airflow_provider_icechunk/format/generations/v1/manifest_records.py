@@ -28,7 +28,16 @@ _VIRTUAL = Shape(28, (4, 0, 8, 16, 0, 24))
 _VIRTUAL_ETAG = Shape(32, (4, 0, 8, 16, 0, 24, 28))
 _VIRTUAL_MODIFIED = Shape(32, (4, 0, 8, 16, 0, 24, 0, 28))
 _INLINE = Shape(12, (4, 8))
-_SHAPES = (_ROOT, _NEWER, _ARRAY, _NATIVE, _VIRTUAL, _VIRTUAL_ETAG, _VIRTUAL_MODIFIED, _INLINE)
+_PLAIN = (_VIRTUAL, _VIRTUAL_ETAG, _VIRTUAL_MODIFIED)
+_SHAPES = (_ROOT, _NEWER, _ARRAY, _NATIVE, *_PLAIN, _INLINE)
+_WITH_DICTIONARY = Shape(28, (8, 4, 24, 20))
+_PACKED = (
+    Shape(28, (4, 0, 8, 16, 0, 0, 0, 0, 24)),
+    Shape(32, (4, 0, 8, 16, 0, 0, 28, 0, 24)),
+    Shape(32, (4, 0, 8, 16, 0, 0, 0, 28, 24)),
+)
+"""Virtual references without checksum, with a tag and with a time, whose locations are frames."""
+_PACKED_SHAPES = (_WITH_DICTIONARY, _ARRAY, _NATIVE, *_PACKED, _INLINE)
 
 _KINDS = (RefKind.NATIVE, RefKind.VIRTUAL, RefKind.INLINE)
 _HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
@@ -37,11 +46,22 @@ _HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
 Rows = slice | NDArray[np.int64]
 
 
-def encode(manifest: Manifest, *, newer: bool = False) -> bytearray:
-    """The payload of a manifest; in generation `2`, the newer one, it says 0 for compression."""
-    writer = Writer(IDENTIFIER, _SHAPES)
-    root = writer.root(_NEWER if newer else _ROOT)
+def encode(
+    manifest: Manifest, *, newer: bool = False, dictionary: bytes | None = None
+) -> bytearray:
+    """The payload of a manifest; in generation `2`, the newer one, it says 0 for compression.
+
+    With a `dictionary` it says 1, and the locations in the heap are frames made with it.
+    """
+    writer = Writer(IDENTIFIER, _SHAPES if dictionary is None else _PACKED_SHAPES)
+    if dictionary is None:
+        root = writer.root(_NEWER if newer else _ROOT)
+    else:
+        root = writer.root(_WITH_DICTIONARY)
+        writer.number(root + 20, "B", 1)
+        writer.blob(root + 24, dictionary)
     writer.put(root + 8, manifest.id)
+    virtual = _PLAIN if dictionary is None else _PACKED
     arrays = sorted(manifest.arrays.items())
     tables = []
     for link, (identity, parts) in zip(
@@ -54,11 +74,13 @@ def encode(manifest: Manifest, *, newer: bool = False) -> bytearray:
         writer.put(at + 8, identity)
         tables.append((at + 4, parts[0] if parts else ChunkRefs.empty(0)))
     for link, refs in tables:
-        _write_references(writer, link, refs)
+        _write_references(writer, link, refs, virtual)
     return writer.finish()
 
 
-def _write_references(writer: Writer, link: int, refs: ChunkRefs) -> None:
+def _write_references(
+    writer: Writer, link: int, refs: ChunkRefs, virtual: tuple[Shape, ...]
+) -> None:
     _check(refs)
     rows = len(refs)
     writer.align(4)
@@ -71,7 +93,11 @@ def _write_references(writer: Writer, link: int, refs: ChunkRefs) -> None:
     block[: 4 * rows].view("<u4")[:] = at - np.arange(vector, vector + 4 * rows, 4)
     for kind, selected, start, stop in groups:
         records = block[start - vector : stop - vector]
-        _FILLERS[kind](writer, records, refs.take(selected), at[selected], heap)
+        filled, places = refs.take(selected), at[selected]
+        if kind is RefKind.VIRTUAL:
+            _fill_virtual(writer, records, filled, places, heap, virtual)
+        else:
+            _FILLERS[kind](writer, records, filled, places, heap)
     writer.data += block.data
     writer.data += heap.render().data
 
@@ -164,7 +190,12 @@ def _fill_native(
 
 
 def _fill_virtual(
-    writer: Writer, block: NDArray[np.uint8], refs: ChunkRefs, at: NDArray[np.int64], heap: Heap
+    writer: Writer,
+    block: NDArray[np.uint8],
+    refs: ChunkRefs,
+    at: NDArray[np.int64],
+    heap: Heap,
+    shapes: tuple[Shape, ...],
 ) -> None:
     fields = {
         "offset": ("<u8", 8),
@@ -178,8 +209,9 @@ def _fill_virtual(
     records["location"] = heap.find(refs.span) - (at + 24)
     tagged = refs.etag[:, 1] > refs.etag[:, 0]
     dated = ~tagged & (refs.modified != 0)
-    vtable = np.where(tagged, writer.vtable(_VIRTUAL_ETAG), writer.vtable(_VIRTUAL))
-    vtable[dated] = writer.vtable(_VIRTUAL_MODIFIED)
+    bare, with_tag, with_time = map(writer.vtable, shapes)
+    vtable = np.where(tagged, with_tag, bare)
+    vtable[dated] = with_time
     records["vtable"] = at - vtable
     if tagged.any():
         records["checksum"][tagged] = heap.find(refs.etag[tagged]) - (at[tagged] + 28)
@@ -196,7 +228,6 @@ def _fill_inline(
 
 _FILLERS = {
     RefKind.NATIVE: _fill_native,
-    RefKind.VIRTUAL: _fill_virtual,
     RefKind.INLINE: _fill_inline,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_icechunk.exceptions import FormatError
 from airflow_provider_icechunk.format import envelope
+from airflow_provider_icechunk.format.config import LocationCompression
 from airflow_provider_icechunk.format.generations.base import (
     DEFAULT_LIMITS,
     FileType,
@@ -17,7 +18,7 @@ from airflow_provider_icechunk.format.generations.v1 import (
     snapshots,
 )
 from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL, WRITER
-from airflow_provider_icechunk.format.generations.v2.locations import unpack_frames
+from airflow_provider_icechunk.format.generations.v2.locations import pack_locations, unpack_frames
 from airflow_provider_icechunk.format.generations.v2.values import decode_value, encode_value
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
@@ -32,8 +33,11 @@ class V2Codec:
 
     generation = Generation.V2
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, compression: LocationCompression | None = None
+    ) -> None:
         self._limits = limits
+        self._compression = compression
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`; its parent is known to the ledger only."""
@@ -57,7 +61,12 @@ class V2Codec:
 
     def encode_manifest(self, manifest: Manifest, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file. Erased rows must have been removed."""
-        return seal(FileType.MANIFEST, manifest_records.encode(manifest, newer=True), level)
+        packed = None if self._compression is None else pack_locations(manifest, self._compression)
+        if packed is not None:
+            payload = manifest_records.encode(packed[0], newer=True, dictionary=packed[1])
+        else:
+            payload = manifest_records.encode(manifest, newer=True)
+        return seal(FileType.MANIFEST, payload, level)
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
         """The transaction log in the file `where`."""

@@ -1,4 +1,4 @@
-"""Many tiny zstd frames that share one dictionary, unpacked at once: locations of virtual chunks.
+"""Many tiny zstd frames that share one dictionary: locations of virtual chunks.
 
 What a frame may unpack to is read from its header before anything is allocated; a frame that does
 not say is unpacked by itself under the same limit.
@@ -6,11 +6,23 @@ not say is unpacked by itself under the same limit.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import FormatError, Kind
+from airflow_provider_icechunk.format.config import LocationCompression
+from airflow_provider_icechunk.format.generations.v1.manifests import (
+    COMPRESSED_LOCATION,
+    IDENTIFIER,
+)
+from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
+from airflow_provider_icechunk.format.snapshot import Manifest
+from airflow_provider_icechunk.format.wire.columns import batches
+from airflow_provider_icechunk.format.wire.flatbuffers import Buffer
+from airflow_provider_icechunk.format.wire.heap import span_keys, split_keys
 
 MAX_LOCATION = 1024
 """Longest location that official readers accept, in bytes."""
@@ -49,6 +61,72 @@ def unpack_frames(
     ends = np.cumsum([len(text) for text in texts], dtype=np.uint64)
     starts = np.concatenate([np.zeros(1, np.uint64), ends[:-1]])
     return b"".join(texts), np.stack([starts, ends], axis=1)[inverse.reshape(-1)]
+
+
+def pack_locations(
+    manifest: Manifest, settings: LocationCompression
+) -> tuple[Manifest, bytes] | None:
+    """The manifest with frames in the place of locations, and the dictionary they are made with.
+
+    `None` where it is not worth it, or not possible: too few of them, too long or too different.
+    """
+    arrays = {node: parts for node, parts in manifest.arrays.items() if parts}
+    virtual = [refs for parts in arrays.values() for refs in parts]
+    count = sum(int((refs.kind == RefKind.VIRTUAL).sum()) for refs in virtual)
+    texts = [_texts(refs) for refs in virtual]
+    distinct = [text for found, _ in texts for text in found]
+    if not distinct or count < settings.min_num_chunks or max(map(len, distinct)) > MAX_LOCATION:
+        return None
+    step = -(-len(distinct) // max(settings.max_samples, 1))
+    try:
+        samples: list[bytes | bytearray | memoryview] = [*distinct[::step]]
+        trained = zstandard.train_dictionary(settings.max_dictionary_bytes, samples)
+    except (zstandard.ZstdError, ValueError, MemoryError):
+        return None
+    packer = zstandard.ZstdCompressor(level=settings.level, dict_data=trained)
+    packed = iter(
+        [_packed(refs, *found, packer) for refs, found in zip(virtual, texts, strict=True)]
+    )
+    frames = {node: tuple(next(packed) for _ in parts) for node, parts in arrays.items()}
+    return Manifest(manifest.id, {**manifest.arrays, **frames}), trained.as_bytes()
+
+
+def _texts(refs: ChunkRefs) -> tuple[list[bytes], NDArray[np.intp]]:
+    """Distinct locations of the virtual references, and which of them each reference has."""
+    keys, inverse = np.unique(
+        span_keys(refs.span[refs.kind == RefKind.VIRTUAL]), return_inverse=True
+    )
+    starts, sizes = split_keys(keys)
+    spans = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    return [bytes(refs.heap[start:stop]) for start, stop in spans], inverse.reshape(-1)
+
+
+def _packed(
+    refs: ChunkRefs,
+    texts: list[bytes],
+    which: NDArray[np.intp],
+    packer: zstandard.ZstdCompressor,
+) -> ChunkRefs:
+    frames = [packer.compress(text) for text in texts]
+    ends = len(refs.heap) + np.cumsum([0, *map(len, frames)], dtype=np.uint64)
+    span = np.array(refs.span)
+    places = np.stack([ends[:-1], ends[1:]], axis=1)
+    span[refs.kind == RefKind.VIRTUAL] = places[which]
+    return replace(refs, span=span, heap=b"".join((refs.heap, *frames)))
+
+
+def location_compression(payload: bytes, *, where: str) -> tuple[int | None, int]:
+    """Bytes of the dictionary of a manifest, `None` without one, and how many locations use it."""
+    root = Buffer(payload, where=where).root(IDENTIFIER)
+    if not root.has(2):
+        return None, 0
+    count = sum(
+        len(batch.at)
+        for table in root.tables(1)
+        for batch in batches(root.buffer, table.offsets(1))
+        if batch.has(COMPRESSED_LOCATION)
+    )
+    return len(root.blob(2)), count
 
 
 def _declared_sizes(payload: bytes, spans: NDArray[np.int64], where: str) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, FileType
 from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL
 from airflow_provider_icechunk.format.generations.v2.codec import seal
+from airflow_provider_icechunk.format.generations.v2.events import Unknown
 from airflow_provider_icechunk.format.generations.v2.repo_events import (
     EVENT_SHAPES,
     STATUS,
@@ -29,7 +30,6 @@ from airflow_provider_icechunk.format.generations.v2.repo_info import (
     Items,
     RepoInfo,
     SnapshotRecord,
-    UnknownEvent,
     Update,
     by_name,
 )
@@ -216,7 +216,7 @@ def _flags(root: Table, slot: int) -> tuple[int, ...] | None:
 def _update(table: Table, unknown: list[str]) -> Update:
     _note_unknown(table, len(_UPDATE.slots), "an update", unknown)
     event = read_event(table, unknown)
-    if isinstance(event, UnknownEvent):
+    if isinstance(event, Unknown):
         unknown.append(f"an update of type {event.code}")
     return Update(event, table.u64(2), table.text_or_none(3))
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TypeAlias
 
+from airflow_provider_icechunk.format.generations.v2.events import (
+    Availability,
+    Event,
+    RepoInitialized,
+    Status,
+)
 from airflow_provider_icechunk.format.generations.v2.values import decode_value, encode_value
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN
@@ -32,25 +37,6 @@ def encode_items(metadata: Metadata) -> Items:
 def decode_items(items: Items, *, where: str) -> Metadata:
     """The JSON values of stored metadata."""
     return {name: decode_value(value, where) for name, value in items}
-
-
-class Availability(IntEnum):
-    """Who may change the repository."""
-
-    ONLINE = 0
-    READ_ONLY = 1
-    OFFLINE = 2
-    """Defined but unused; official readers take it as online."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Whether the repository may be changed, since when, and why not."""
-
-    availability: Availability = Availability.ONLINE
-    set_at: int = 0
-    """Microseconds since 1970 UTC."""
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,147 +62,6 @@ class SnapshotRecord:
             snapshot.message,
             encode_items(snapshot.metadata),
         )
-
-
-# --- what happened -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RepoInitialized:
-    """The repository was created."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepoMigrated:
-    """The repository was brought from one version of the format to another."""
-
-    from_version: int
-    to_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
-    """Another configuration was stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataChanged:
-    """The metadata of the repository changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagCreated:
-    """A tag was created."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TagDeleted:
-    """A tag was deleted."""
-
-    name: str
-    previous: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchCreated:
-    """A branch was created."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class BranchDeleted:
-    """A branch was deleted."""
-
-    name: str
-    previous: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchReset:
-    """A branch was moved without a commit."""
-
-    name: str
-    previous: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class NewCommit:
-    """A commit moved a branch."""
-
-    branch: str
-    snapshot: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class CommitAmended:
-    """The newest commit of a branch was replaced."""
-
-    branch: str
-    previous: SnapshotId
-    snapshot: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class NewDetachedSnapshot:
-    """A snapshot was stored that no branch names."""
-
-    snapshot: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageCollected:
-    """Snapshots that nothing names were removed from the list."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotsExpired:
-    """Old snapshots were taken out of the history."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureFlagChanged:
-    """A feature was turned on or off, or left to its default again."""
-
-    flag: int
-    value: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class StatusChanged:
-    """Who may change the repository was changed."""
-
-    status: Status
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownEvent:
-    """Something that a newer version of the format records."""
-
-    code: int
-
-
-Event = (
-    RepoInitialized
-    | RepoMigrated
-    | ConfigChanged
-    | MetadataChanged
-    | TagCreated
-    | TagDeleted
-    | BranchCreated
-    | BranchDeleted
-    | BranchReset
-    | NewCommit
-    | CommitAmended
-    | NewDetachedSnapshot
-    | GarbageCollected
-    | SnapshotsExpired
-    | FeatureFlagChanged
-    | StatusChanged
-    | UnknownEvent
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,26 +12,28 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.generations.v2.repo_info import (
+from airflow_provider_icechunk.format.generations.v2.events import (
     BranchCreated,
     BranchDeleted,
     BranchReset,
     CommitAmended,
     ConfigChanged,
     Event,
+    ExpirationRan,
     FeatureFlagChanged,
-    GarbageCollected,
-    Items,
+    GCRan,
     MetadataChanged,
     NewCommit,
     NewDetachedSnapshot,
-    RepoInfo,
-    SnapshotRecord,
-    SnapshotsExpired,
+    RepoStatusChanged,
     Status,
-    StatusChanged,
     TagCreated,
     TagDeleted,
+)
+from airflow_provider_icechunk.format.generations.v2.repo_info import (
+    Items,
+    RepoInfo,
+    SnapshotRecord,
     Update,
 )
 from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
@@ -346,7 +348,7 @@ def _setting(change: SetConfig | SetMetadata | SetStatus, info: RepoInfo) -> Out
         case SetMetadata(metadata):
             return Applied(replace(info, metadata=metadata(info.metadata)), MetadataChanged())
         case SetStatus(status):
-            return Applied(replace(info, status=status), StatusChanged(status))
+            return Applied(replace(info, status=status), RepoStatusChanged(status))
 
 
 def _flag(change: SetFlag, info: RepoInfo) -> Outcome:
@@ -385,7 +387,7 @@ def _expire(change: Expire, info: RepoInfo) -> Outcome:
         for key, found in info.snapshots.items()
         if key not in released
     }
-    return Applied(replace(kept, snapshots=left), SnapshotsExpired())
+    return Applied(replace(kept, snapshots=left), ExpirationRan())
 
 
 def _collect(change: Collect, info: RepoInfo) -> Outcome:
@@ -399,7 +401,7 @@ def _collect(change: Collect, info: RepoInfo) -> Outcome:
         for key, found in info.snapshots.items()
         if key not in drop
     }
-    return Applied(replace(info, snapshots=left), GarbageCollected())
+    return Applied(replace(info, snapshots=left), GCRan())
 
 
 def _adopted(

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import Self
+from xml.sax.saxutils import escape
+
+from airflow_provider_icechunk.repository.history import SnapshotInfo
+
+_ID_LETTERS = 8
+_LINE_HEIGHT = 18
+_LETTER_WIDTH = 8
+_BOLD, _DIM, _CYAN, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[36m", "\x1b[32m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +118,76 @@ def _join(lanes: Sequence[str | None], target: int, source: int) -> Iterator[Row
     second[2 * target + 1] = "/"
     yield Row("".join(first).rstrip())
     yield Row("".join(second).rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class AncestryGraph:
+    """A history to be looked at: printed, or shown by a notebook."""
+
+    rows: tuple[Row, ...]
+    plain: bool = False
+    """Whether it has no colours."""
+
+    @classmethod
+    def of(
+        cls,
+        history: Iterable[SnapshotInfo],
+        *,
+        branches: Mapping[str, str],
+        tags: Mapping[str, str],
+        plain: bool,
+    ) -> Self:
+        """The picture of some snapshots, with the names that lead to them."""
+        commits = [
+            Commit(
+                info.id,
+                info.parent_id,
+                info.written_at,
+                info.message,
+                tuple(name for name, tip in branches.items() if tip == info.id),
+                tuple(name for name, tip in tags.items() if tip == info.id),
+            )
+            for info in history
+        ]
+        return cls(tuple(draw(commits)), plain)
+
+    def __str__(self) -> str:
+        return "\n".join(self._text(row) for row in self.rows)
+
+    __repr__ = __str__
+
+    def _repr_svg_(self) -> str:
+        lines = [
+            f'<text x="8" y="{number * _LINE_HEIGHT}" xml:space="preserve">'
+            f"{escape(_words(row))}</text>"
+            for number, row in enumerate(self.rows, 1)
+        ]
+        width = 16 + _LETTER_WIDTH * max((len(_words(row)) for row in self.rows), default=0)
+        height = _LINE_HEIGHT * (len(self.rows) + 1)
+        colour = "" if self.plain else ' fill="#2a6f97"'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'font-family="monospace" font-size="13"{colour}>{"".join(lines)}</svg>'
+        )
+
+    def _text(self, row: Row) -> str:
+        commit = row.commit
+        if self.plain or commit is None:
+            return _words(row)
+        names = [*(f"{_BOLD}{_GREEN}{name}{_RESET}" for name in commit.branches)]
+        names += [f"{_CYAN}{name}{_RESET}" for name in commit.tags]
+        identity = f"{_DIM}{commit.id[:_ID_LETTERS]}{_RESET}"
+        return _joined(row.lanes, identity, names, commit.message)
+
+
+def _words(row: Row) -> str:
+    commit = row.commit
+    if commit is None:
+        return row.lanes
+    names = [*commit.branches, *commit.tags]
+    return _joined(row.lanes, commit.id[:_ID_LETTERS], names, commit.message)
+
+
+def _joined(lanes: str, identity: str, names: Sequence[str], message: str) -> str:
+    known_as = f" ({', '.join(names)})" if names else ""
+    return f"{lanes} {identity}{known_as} {message.splitlines()[0] if message else ''}".rstrip()

@@ -1,0 +1,147 @@
+"""Give the chunks of an array other places in its grid, without reading or copying any of them.
+
+References are moved as columns. Only arrays whose chunks all have the same shape allow it: on other
+grids a chunk fits its own place and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
+from airflow_provider_icechunk.format.references import ChunkRefs, common_rows
+from airflow_provider_icechunk.format.snapshot import Node
+from airflow_provider_icechunk.repository.documents import array_document
+from airflow_provider_icechunk.repository.working_tree import WorkingTree
+
+Mapping = Callable[[Iterable[int]], Iterable[int] | None]
+"""From the place of a chunk to another one; `None` for nowhere."""
+
+_FAR = 1 << 33
+"""Farther than any grid reaches."""
+
+
+def shifted(refs: ChunkRefs, offset: Sequence[int], counts: Sequence[int]) -> ChunkRefs:
+    """The edits that move all of `refs` by `offset`: what leaves the grid is dropped, and places
+    that nothing moved to are erased. Pure.
+    """
+    near = np.array([min(max(step, -_FAR), _FAR) for step in offset], np.int64)
+    places = refs.index.astype(np.int64) + near
+    inside = np.asarray(((places >= 0) & (places < np.array(counts, np.int64))).all(axis=1))
+    moved = replace(refs.take(inside), index=places[inside].astype(np.uint32))
+    return _erasing(refs.index, moved)
+
+
+def reindexed(
+    refs: ChunkRefs,
+    counts: Sequence[int],
+    forward: Mapping,
+    backward: Mapping | None,
+    *,
+    path: str,
+) -> ChunkRefs:
+    """The edits that move each of `refs` to where `forward` says; `None` leaves it where it is.
+
+    With `backward`, places that nothing moved to are erased if it finds no chunk to come from. Of
+    chunks that are sent to one place the last one stays.
+    """
+    rows = refs.index.tolist()
+    targets = [_place(forward(row), counts, path) for row in rows]
+    going = np.array([target is not None for target in targets], np.bool_)
+    places = [target for target in targets if target is not None]
+    index = np.array(places, np.uint32).reshape(len(places), refs.ndim)
+    moved = ChunkRefs.of(replace(refs.take(going), index=index))
+    if backward is None:
+        return moved
+    left = ~common_rows(refs.index, moved.index)
+    sources = [backward(row) for row, alone in zip(rows, left.tolist(), strict=True) if alone]
+    found = [source is not None and refs.find_row(tuple(source)) is not None for source in sources]
+    stale = refs.index[left][~np.array(found, np.bool_)]
+    return ChunkRefs.blank(stale).overlay(moved)
+
+
+def _erasing(before: NDArray[np.uint32], moved: ChunkRefs) -> ChunkRefs:
+    vacated = before[~common_rows(before, moved.index)]
+    return ChunkRefs.blank(vacated).overlay(moved)
+
+
+def _place(
+    target: Iterable[int] | None, counts: Sequence[int], path: str
+) -> tuple[int, ...] | None:
+    if target is None:
+        return None
+    place = tuple(target)
+    whole = all(isinstance(one, int | np.integer) for one in place)
+    if (
+        not whole
+        or len(place) != len(counts)
+        or not all(0 <= one < count for one, count in zip(place, counts, strict=True))
+    ):
+        raise InvalidInputError(
+            f"a chunk of {path} cannot be moved to {list(place)}: the grid has {list(counts)} "
+            "chunks; resize the array first, or return `None` to leave the chunk where it is",
+            kind=Kind.INVALID_KEY,
+        )
+    return place
+
+
+class Reindexing:
+    """Mixed into a session."""
+
+    tree: WorkingTree
+
+    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Move all chunks of an array by so many places in each dimension.
+
+        Chunks that would leave the grid are discarded: resize the array first to keep them. Places
+        that become empty read as the fill value.
+        """
+        offset = [int(step) for step in chunk_offset]
+
+        def edits(refs: ChunkRefs, counts: Sequence[int]) -> ChunkRefs:
+            if len(offset) != len(counts):
+                raise InvalidInputError(
+                    f"{array_path} has {len(counts)} dimensions, the offset has {len(offset)}"
+                )
+            return shifted(refs, offset, counts)
+
+        self._reindex(array_path, edits)
+
+    def reindex_array(
+        self, array_path: str, forward: Mapping, backward: Mapping | None = None
+    ) -> None:
+        """Move every chunk to where `forward` says, given its place; `None` leaves it there.
+
+        Only chunks that exist are asked for, so a place that an empty chunk would have moved to
+        keeps what it has, unless `backward`, the inverse, is given: then places whose origin is
+        `None` or empty are erased. An error in either function changes nothing.
+        """
+        self._reindex(
+            array_path,
+            lambda refs, counts: reindexed(refs, counts, forward, backward, path=array_path),
+        )
+
+    def _reindex(
+        self, array_path: str, edits: Callable[[ChunkRefs, Sequence[int]], ChunkRefs]
+    ) -> None:
+        with self.tree.lock:
+            self.tree.check_writable()
+            node = self.tree.array(array_path)
+            counts = _regular_counts(node)
+            changed = edits(self.tree.references(node), counts)
+            if len(changed):
+                self.tree.put_references(array_path, changed)
+
+
+def _regular_counts(node: Node) -> tuple[int, ...]:
+    document = array_document(node)
+    if document.chunk_counts is not None:
+        raise UnsupportedError(
+            f"the chunks of {node.path} cannot be moved: its grid is `rectilinear`, and a chunk of "
+            "such a grid fits its own place only"
+        )
+    return document.num_chunks

@@ -1,0 +1,73 @@
+"""Those who take turns on a repository: this package, and the official library of both versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from support import turns
+
+PYTHON = os.environ.get("ICECHUNK2_PYTHON")
+"""An interpreter that has official `icechunk` 2."""
+
+
+class Refused(Exception):
+    """The library of the actor raised."""
+
+
+Actor = Callable[..., Any]
+"""Called with a folder, an action and its arguments."""
+
+
+def local(library: ModuleType) -> Actor:
+    """An actor in this process."""
+
+    def act(folder: Path, action: str, **arguments: Any) -> Any:
+        try:
+            found = turns.perform(library, str(folder), action, arguments)
+        except Exception as error:
+            raise Refused(f"{type(error).__name__}: {error}") from error
+        return json.loads(json.dumps(found))
+
+    return act
+
+
+class Worker:
+    """An actor in a process of its own, which has official `icechunk` 2."""
+
+    def __init__(self) -> None:
+        assert PYTHON is not None
+        self._process = subprocess.Popen(
+            [PYTHON, "-W", "ignore", turns.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __call__(self, folder: Path, action: str, **arguments: Any) -> Any:
+        """Let it do something."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        request = {"folder": str(folder), "action": action, "arguments": arguments}
+        stdin.write(json.dumps(request) + "\n")
+        stdin.flush()
+        answer = json.loads(stdout.readline())
+        if "failed" in answer:
+            raise Refused(answer["failed"])
+        return answer["done"]
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        self._process.wait(timeout=30)
