@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import (
     FragmentError,
+    NotFoundError,
     SessionError,
 )
 from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
@@ -27,6 +29,9 @@ from airflow_provider_icechunk.repository.history import (
 from airflow_provider_icechunk.repository.merging import Handed, merge_changes
 from airflow_provider_icechunk.repository.node_ids import ids_of
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
+
+_STAGED_ON = "staged_on"
+"""Metadata of a staged snapshot: the earlier one with whose changes it began."""
 
 
 class Coordination:
@@ -47,7 +52,8 @@ class Coordination:
         with self.tree.lock:
             if self.tree.changes.is_empty():
                 return self.tree.base
-            return self._store_snapshot("staged", {})
+            earlier = {} if self._work is None else {_STAGED_ON: encode_base32(self._work.staged)}
+            return self._store_snapshot("staged", earlier)
 
     def work_unit(self, job: str) -> WorkUnit:
         """What workers need to write chunks for this session. JSON-able, without credentials."""
@@ -62,11 +68,15 @@ class Coordination:
         """Take over what workers wrote; all of it or, on an error, nothing.
 
         Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins.
+        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other arrays
+        than were handed out has staged them on top; that is taken over as well, from one worker.
         """
         with self.tree.lock:
             self.tree.check_writable()
             work, staged = self._handed_out()
+            again = self._staged_on_top(fragments, work)
+            if again is not None:
+                return self._merge_on(again, fragments, on_overlap)
             merged = merge_fragments(fragments, staged=staged, job=work.job, on_overlap=on_overlap)
             nodes = {node.id: node for node in self.tree.nodes()}
             missing = merged.keys() - nodes.keys()
@@ -76,6 +86,50 @@ class Coordination:
             for node_id, refs in merged.items():
                 self.tree.put_references(nodes[node_id].path, refs)
             return sum(len(refs) for refs in merged.values())
+
+    def _staged_on_top(self, fragments: Sequence[Fragment], work: WorkUnit) -> WorkUnit | None:
+        """The work as the one worker left it that staged other arrays on top of what it was given.
+
+        Only what names our own staged snapshot as its beginning is believed.
+        """
+        bases = {one.base for one in fragments if one.job == work.job} - {work.staged}
+        ours = encode_base32(work.staged)
+        found = []
+        for base in bases:
+            try:
+                snapshot = self._engine.assets.snapshot(base)
+            except NotFoundError:
+                return None
+            if snapshot.metadata.get(_STAGED_ON) == ours:
+                found.append(snapshot.id)
+        if len(found) > 1:
+            raise FragmentError(
+                "two workers changed arrays, each on its own: make these changes before handing "
+                "out work, or let one worker make all of them; nothing was merged"
+            )
+        return replace(work, staged=found[0]) if found else None
+
+    def _merge_on(
+        self, again: WorkUnit, fragments: Sequence[Fragment], on_overlap: OnOverlap
+    ) -> int:
+        before = self.tree.base, self.tree.changes, self._work
+        assert self._work is not None
+        handed = self._handed.get(self._work.staged)
+        if handed is None or not handed.changes.is_same_as(self.tree.changes):
+            raise FragmentError(
+                "a worker changed arrays, and so did this session after it had handed out the "
+                "work: they cannot be joined; nothing was merged"
+            )
+        moved = [
+            replace(one, base=again.staged) if one.base == self._work.staged else one
+            for one in fragments
+        ]
+        try:
+            self.resume(again)
+            return self.merge_fragments(moved, on_overlap=on_overlap)
+        except BaseException:
+            self.tree.base, self.tree.changes, self._work = before
+            raise
 
     def merge_changes(self, staged: SnapshotId, theirs: ChangeSet) -> None:
         """Take over what a fork on the snapshot `staged` changed; all of it or nothing."""

@@ -70,33 +70,75 @@ def ingest_files(
         as far as it has to. Cells of the array that share a chunk with new ones are kept.
     :param prepare: creates the array (with length 0 along `axis`, to start at its end).
     """
-    lengths, cross = _headers(spark, tuple(files), variable, axis)
-    total = sum(lengths)
+    work = FilesWork.of(spark, files, variable, array, axis=axis, start=start, tasks=tasks)
 
     def grow(session: Session) -> None:
         if prepare is not None:
             prepare(session)
-        target = open_array(session, array)
-        _check_target(target, cross, axis)
-        end = (target.shape[axis] if start is None else start) + total
-        if end > target.shape[axis]:
-            shape = list(target.shape)
-            shape[axis] = end
-            target.resize(tuple(shape))
+        work.prepare(session)
 
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=grow)
     if writing.committed_as is None:
-        target = open_array(writing.view, array)
-        first = target.shape[axis] - total if start is None else start
-        borders = (first + np.cumsum([0, *lengths])).tolist()
-        regions = plan_part(target, {axis: (first, first + total)}, tasks, cores(spark))
-        work = FileSlabs(array, variable, axis, tuple(files), tuple(borders), tuple(regions))
-        writing.run(work.names, work, resume=resume)
+        writer = work.writer(writing.view, cores(spark))
+        writing.run(writer.names, writer, resume=resume)
     return writing.commit(
         message or f"ingest {len(files)} files into {array}",
         metadata=metadata,
         rebase_with=rebase_with,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWork:
+    """Files to copy into an array of a session: first the array grows, then tasks write."""
+
+    files: tuple[str, ...]
+    variable: str
+    array: str
+    axis: int
+    start: int | None
+    tasks: int | None
+    lengths: tuple[int, ...]
+    cross: tuple[int, ...]
+    """The shape beside the axis."""
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        files: Sequence[str],
+        variable: str,
+        array: str,
+        *,
+        axis: int,
+        start: int | None,
+        tasks: int | None,
+    ) -> FilesWork:
+        """Read the headers of the files on executors and check that they fit together."""
+        lengths, cross = _headers(spark, tuple(files), variable, axis)
+        return cls(tuple(files), variable, array, axis, start, tasks, tuple(lengths), cross)
+
+    def prepare(self, session: Session) -> None:
+        """Let the array grow as far as the files reach."""
+        target = open_array(session, self.array)
+        _check_target(target, self.cross, self.axis)
+        length = target.shape[self.axis]
+        end = (length if self.start is None else self.start) + sum(self.lengths)
+        if end > length:
+            shape = list(target.shape)
+            shape[self.axis] = end
+            target.resize(tuple(shape))
+
+    def writer(self, view: Session, at_once: int) -> FileSlabs:
+        """The tasks, by chunks of the array as `prepare` made it."""
+        target = open_array(view, self.array)
+        total = sum(self.lengths)
+        first = target.shape[self.axis] - total if self.start is None else self.start
+        borders = (first + np.cumsum([0, *self.lengths])).tolist()
+        regions = plan_part(target, {self.axis: (first, first + total)}, self.tasks, at_once)
+        return FileSlabs(
+            self.array, self.variable, self.axis, self.files, tuple(borders), tuple(regions)
+        )
 
 
 @dataclass(frozen=True, slots=True)

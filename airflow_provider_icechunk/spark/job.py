@@ -1,4 +1,4 @@
-"""The driver of an array job: plan regions, run them as tasks, leave one fragment for the commit.
+"""The driver of an array job: plan the work, run it as tasks, leave one fragment for the commit.
 
 It never commits. The Airflow task that opened the session owns the transaction: a driver whose task
 was killed may live on, and then nothing it writes is ever seen.
@@ -15,13 +15,16 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.environment import die_with_parent, start
-from airflow_provider_icechunk.spark.places import cores, open_array
+from airflow_provider_icechunk.spark.places import cores
 from airflow_provider_icechunk.spark.progress import progress
-from airflow_provider_icechunk.spark.regions import plan_part
-from airflow_provider_icechunk.spark.specification import JobSpecification, parse_job
-from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
+from airflow_provider_icechunk.spark.specification import (
+    JobSpecification,
+    VirtualWrite,
+    parse_job,
+)
+from airflow_provider_icechunk.spark.works import Together, work_for
 from airflow_provider_icechunk.spark.write_job import SparkWriteJob
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
 
 _LONGEST_ERROR = 4000
 RESULT_MARK = "ICECHUNK_RESULT"
@@ -52,7 +55,16 @@ def run(spark: SparkSession, specification: JobSpecification) -> dict[str, objec
     The report, or what went wrong, is also left as JSON beside the fragment.
     """
     session = specification.session
-    writing = SparkWriteJob.adopt(spark, session.place.storage(), session.work_unit)
+    granted = {
+        prefix: None
+        for write in specification.writes
+        if isinstance(write, VirtualWrite)
+        for prefix in write.authorize
+    }
+    repository = Repository.open(
+        session.place.storage(), authorize_virtual_chunk_access=granted or None
+    )
+    writing = SparkWriteJob.adopt(spark, repository, session.work_unit)
     folder = JobFolder(writing.repository.storage, writing.work.job)
     try:
         report = _write(writing, specification)
@@ -64,28 +76,20 @@ def run(spark: SparkSession, specification: JobSpecification) -> dict[str, objec
     return report
 
 
-def plan(
-    session: Session, specification: JobSpecification, at_once: int
-) -> tuple[GeneratedRegion, ...]:
-    """The tasks of a job: whole chunks (with shards, whole shards) of what is to be written."""
-    return tuple(
-        GeneratedRegion(write.array, write.generator, region)
-        for write in specification.writes
-        for region in plan_part(
-            open_array(session, write.array),
-            write.region,
-            specification.tasks or 2 * at_once,
-            at_once,
-        )
-    )
-
-
 def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str, object]:
-    tasks = plan(writing.view, specification, cores(writing.spark))
-    _say(f"icechunk: {len(tasks)} regions to write in {writing.repository.storage.location}")
-    writer = GeneratedWriter(tasks)
-    with progress(writing.spark, len(tasks), _say):
-        writing.run(writer.names, writer)
+    works = [work_for(writing, write, specification.tasks) for write in specification.writes]
+
+    def prepare(session: Session) -> None:
+        for work in works:
+            work.prepare(session)
+
+    writing.stage(prepare)
+    at_once = cores(writing.spark)
+    writer = Together.of([work.writer(writing.view, at_once) for work in works])
+    names = writer.names
+    _say(f"icechunk: {len(names)} tasks to run for {writing.repository.storage.location}")
+    with progress(writing.spark, len(names), _say):
+        writing.run(names, writer)
     key, result = writing.leave(specification.writer)
     return {
         "fragment": key,

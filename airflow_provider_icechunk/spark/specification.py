@@ -10,7 +10,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    Tag,
+    ValidationError,
+)
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
@@ -80,6 +88,7 @@ class SessionDescription(_Closed):
 class ArrayWrite(_Closed):
     """One array to fill, or a part of it, by one of the built-in generators."""
 
+    kind: Literal["generator"] = "generator"
     array: str
     generator: str
     region: dict[int, tuple[NonNegativeInt, NonNegativeInt]] = {}
@@ -87,13 +96,58 @@ class ArrayWrite(_Closed):
     all of the array."""
 
 
+FileNames = Annotated[tuple[str, ...], Field(min_length=1)]
+"""Absolute paths or URLs in the order of the data; `*` in a path stands for sorted names."""
+
+
+class FilesWrite(_Closed):
+    """Many files whose values are copied into one array, as `ingest_files` does."""
+
+    kind: Literal["files"]
+    files: FileNames
+    variable: str
+    array: str
+    axis: NonNegativeInt = 0
+    start: NonNegativeInt | None = None
+
+
+class VirtualWrite(_Closed):
+    """Many files whose chunks are referred to, as `ingest_virtual` does."""
+
+    kind: Literal["virtual"]
+    files: FileNames
+    variables: dict[str, str] | tuple[str, ...] | None = None
+    along: str | NonNegativeInt = "time"
+    load: tuple[str, ...] | None = None
+    into: str = ""
+    start: NonNegativeInt | None = None
+    checksum: Literal["etag", "modified"] = "etag"
+    authorize: Annotated[tuple[str, ...], Field(min_length=1)]
+    """URL prefixes that the job may read, with the credentials of its own environment; the
+    repository has to declare them as virtual chunk containers."""
+
+
+def _kind(value: object) -> str:
+    given = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "generator" if given is None else str(given)
+
+
+Write = Annotated[
+    Annotated[ArrayWrite, Tag("generator")]
+    | Annotated[FilesWrite, Tag("files")]
+    | Annotated[VirtualWrite, Tag("virtual")],
+    Discriminator(_kind),
+]
+"""What a job can write; without `kind`, an array by a generator."""
+
+
 class JobSpecification(_Closed):
     """A whole job."""
 
     session: SessionDescription
-    writes: tuple[ArrayWrite, ...] = Field(min_length=1)
+    writes: tuple[Write, ...] = Field(min_length=1)
     tasks: int | None = Field(default=None, ge=1, le=100_000)
-    """Tasks for each array; by default two for each core that Spark has."""
+    """Tasks for each write; by default two for each core that Spark has."""
 
     @property
     def writer(self) -> str:

@@ -90,7 +90,7 @@ def ingest_virtual(
     choice = choose(variables, along=along, load=load, into=into, checksum=checksum)
     repo = opened(repository)
     headers = scan_headers(spark, repo.readonly_session(branch), tuple(files), choice)
-    work = VirtualWork(make_plan(headers, choice), headers, start, tasks)
+    work = VirtualWork(headers, choice, start, tasks)
 
     def make(session: Session) -> None:
         if prepare is not None:
@@ -99,7 +99,7 @@ def ingest_virtual(
 
     writing = SparkWriteJob.open(spark, repo, job=job, branch=branch, prepare=make)
     if writing.committed_as is None:
-        writer = work.writer(cores(spark))
+        writer = work.writer(writing.view, cores(spark))
         writing.run(writer.names, writer, resume=resume)
     return writing.commit(
         message or f"refer to {len(files)} files", metadata=metadata, rebase_with=rebase_with
@@ -129,12 +129,12 @@ class VirtualWork:
 
     def __init__(
         self,
-        plan: VirtualPlan,
         headers: Sequence[FileHeader],
+        choice: Choice,
         start: int | None,
         tasks: int | None,
     ) -> None:
-        self._plan = plan
+        self._plan = make_plan(headers, choice)
         self._headers = headers
         self._start = start
         self._tasks = tasks
@@ -144,8 +144,9 @@ class VirtualWork:
         """Create the arrays or let them grow."""
         self._applied = apply_plan(session, self._plan, self._headers, start=self._start)
 
-    def writer(self, at_once: int) -> ReferenceWriter:
-        """The tasks; after `prepare`."""
+    def writer(self, view: Session, at_once: int) -> ReferenceWriter:
+        """The tasks, by files; after `prepare`."""
+        del view
         assert self._applied is not None
         count = len(self._plan.sources)
         ranges = task_files(count, self._tasks or 2 * at_once)

@@ -104,6 +104,16 @@ class SparkWriteJob:
         """A session with the changes of `prepare`, to look at what there is to write."""
         return self.repository.resume(self.work)
 
+    def stage(self, prepare: Prepare) -> None:
+        """Change the arrays of an adopted session before tasks run.
+
+        The changes travel with the fragment: whoever commits it takes over both. Of all jobs that
+        write into one session only one may do so.
+        """
+        session = self.view
+        prepare(session)
+        self.work = session.work_unit(self.work.job)
+
     def run(self, names: Sequence[str], write: TaskWriter, *, resume: bool = True) -> None:
         """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
 

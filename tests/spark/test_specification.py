@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.spark.environment import check_versions
 from airflow_provider_icechunk.spark.specification import parse_job
+from airflow_provider_icechunk.spark.works import named_files
 
 SESSION = {
     "repository": "weather",
@@ -42,6 +43,36 @@ def test_what_is_not_in_the_schema_is_refused_without_being_shown(change: dict[s
     with pytest.raises(InvalidInputError) as caught:
         parse_job(json.dumps(JOB | change))
     assert "marker-secret" not in str(caught.value)
+
+
+VIRTUAL = {"kind": "virtual", "files": ["s3://b/1.nc"], "authorize": ["s3://b/"]}
+FILES = {"kind": "files", "files": ["/1.nc"], "variable": "v", "array": "a"}
+
+
+def test_kinds_of_work_are_told_apart_and_each_is_closed() -> None:
+    found = parse_job(json.dumps(JOB | {"writes": [*JOB["writes"], VIRTUAL, FILES]}))
+    assert [write.kind for write in found.writes] == ["generator", "virtual", "files"]
+    wrong: list[dict[str, Any]] = [
+        VIRTUAL | {"files": []},
+        VIRTUAL | {"authorize": []},
+        VIRTUAL | {"checksum": "md5"},
+        VIRTUAL | {"generator": "index"},
+        FILES | {"axis": -1},
+        FILES | {"kind": "code"},
+    ]
+    for write in wrong:
+        with pytest.raises(InvalidInputError, match="specification"):
+            parse_job(json.dumps(JOB | {"writes": [write]}))
+
+
+def test_patterns_of_paths_are_replaced_by_sorted_names(tmp_path: Path) -> None:
+    for name in ("b.nc", "a.nc", "c.txt"):
+        (tmp_path / name).touch()
+    found = named_files([f"{tmp_path}/*.nc", "s3://bucket/z.nc"])
+    assert found == (f"{tmp_path}/a.nc", f"{tmp_path}/b.nc", "s3://bucket/z.nc")
+    for pattern in (f"{tmp_path}/*.h5", "s3://bucket/*.nc"):
+        with pytest.raises(InvalidInputError, match=r"\*"):
+            named_files([pattern])
 
 
 def test_text_that_is_no_json_is_refused() -> None:
