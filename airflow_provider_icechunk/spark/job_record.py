@@ -7,14 +7,18 @@ written once: of two attempts that begin at the same moment, both continue with 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.ids import encode_base32
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.identities import show_id
+from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector, ConflictSolver
 from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit
 from airflow_provider_icechunk.repository.jobs import job_key
@@ -49,7 +53,7 @@ def begin_job(
     known = _recorded(repository, job)
     if known is not None and known.branch != branch:
         raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
-    base = None if known is None else encode_base32(known.base)
+    base = None if known is None else show_id(Generation(known.generation), known.base)
     done = _find_commit(repository, branch, job, base)
     if done is not None and known is not None:
         return Begun(known, done)
@@ -83,6 +87,16 @@ def commit_fragments(
         token=work.job,
     )
     return identity, chunks
+
+
+def delete_chunk_files(
+    repository: Repository, work: WorkUnit | Mapping[str, Any], fragments: Iterable[Fragment]
+) -> None:
+    """Delete the chunk files of fragments for `work`. Only if nobody has committed or ever will."""
+    engine = repository.fork(work).tree.engine
+    names = (refs.native_ids() for fragment in fragments for refs in fragment.arrays.values())
+    ids = {bytes(identity) for column in names for identity in np.unique(column, axis=0)}
+    engine.storage.delete(sorted(engine.ledger.layout.chunk(ChunkId(one)) for one in ids))
 
 
 def _record_key(job: str) -> str:

@@ -1,4 +1,4 @@
-"""The data source `icechunk` of Spark: read arrays, write frames of chunks.
+"""The data source `icechunk` of Spark: read arrays and changes, write frames of chunks.
 
 Spark runs these methods in processes of their own and pickles what they return, so nothing may be
 remembered in an object after it was made. Imports are late: Spark imports this module to look at
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.format.fragments import Fragment
     from airflow_provider_icechunk.spark.reading import Reading
     from airflow_provider_icechunk.spark.source_options import SourceOptions
+    from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
+    from airflow_provider_icechunk.spark.streaming_source import IcechunkStreamReader
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ _CORES = 8
 
 
 class IcechunkSource(DataSource):  # type: ignore[misc]
-    """`spark.read.format("icechunk")` and `frame.write.format("icechunk")`."""
+    """`format("icechunk")` of `spark.read`, `readStream`, `frame.write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -47,28 +49,43 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         """The columns of a read."""
         from airflow_provider_icechunk.spark.columns import spark_schema
+        from airflow_provider_icechunk.spark.streaming_changes import CHANGE_COLUMNS
 
+        if self._options().layout == "changes":
+            return spark_schema(CHANGE_COLUMNS)
         return spark_schema(self._plan().columns)
 
-    def reader(self, schema: StructType) -> IcechunkReader:
-        """A reader of the snapshot that the options name at this moment."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what the options name at this moment: a snapshot, or changes up to it."""
+        from airflow_provider_icechunk.spark.streaming_source import IcechunkChangesReader
+
         del schema
+        options = self._options()
+        if options.layout == "changes":
+            return IcechunkChangesReader(options)
         return IcechunkReader(self._plan())
 
     def writer(self, schema: StructType, overwrite: bool) -> IcechunkWriter:
         """A writer for frames with the columns `chunk` and `data`."""
-        if overwrite:
+        return IcechunkWriter.begin(self._options(), _chunk_columns(schema, overwrite))
+
+    def streamReader(self, schema: StructType) -> IcechunkStreamReader:  # noqa: N802
+        """A stream of what commits to a branch change."""
+        from airflow_provider_icechunk.spark.streaming_source import IcechunkStreamReader
+
+        del schema
+        options = self._options()
+        if options.layout != "changes":
             raise InvalidInputError(
-                'an array is not overwritten as a whole: use mode("append"), which replaces the '
-                "chunks that the frame has"
+                'a stream consists of changes: set the option `layout` to "changes"'
             )
-        missing = {"chunk", "data"} - set(schema.fieldNames())
-        if missing:
-            raise InvalidInputError(
-                f"the frame has no column {min(missing)!r}: this source writes a chunk in each "
-                "row; write cells with `write_dataframe`"
-            )
-        return IcechunkWriter.begin(self._options(), schema)
+        return IcechunkStreamReader(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> IcechunkStreamWriter:  # noqa: N802
+        """A writer for one batch of a stream with the columns `chunk` and `data`."""
+        from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
+
+        return IcechunkStreamWriter.begin(self._options(), _chunk_columns(schema, overwrite))
 
     def _options(self) -> SourceOptions:
         from airflow_provider_icechunk.spark.source_options import parse_options
@@ -80,6 +97,7 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         from airflow_provider_icechunk.spark.reading import Selection, plan_reading
 
         options = self._options()
+        assert options.layout != "changes"
         session = open_snapshot(
             options.storage(), options.branch, options.tag, options.snapshot, options.asof
         )
@@ -137,7 +155,7 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._done = done
 
     @classmethod
-    def begin(cls, options: SourceOptions, schema: StructType) -> IcechunkWriter:
+    def begin(cls, options: SourceOptions, columns: tuple[int, int]) -> IcechunkWriter:
         """Begin the job, which fixes the snapshot that all tasks stand on."""
         from uuid import uuid4
 
@@ -148,8 +166,6 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         job = options.job or f"spark-source/{uuid4().hex}"
         begun = begin_job(repository, job=job, branch=options.branch or "main")
         open_array(repository.fork(begun.work), options.node)
-        names = schema.fieldNames()
-        columns = (names.index("chunk"), names.index("data"))
         return cls(options, begun.work.to_json(), columns, begun.committed_as is not None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -194,18 +210,28 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """
         if self._done or all(message is not None for message in messages):
             return
-        from airflow_provider_icechunk.format.ids import ChunkId
+        from airflow_provider_icechunk.spark.job_record import delete_chunk_files
         from airflow_provider_icechunk.spark.places import opened
 
-        fork = opened(self._options.storage()).fork(self._work)
-        layout = fork.tree.engine.ledger.layout
-        keys = {
-            layout.chunk(ChunkId(bytes(identity)))
-            for fragment in _fragments(messages)
-            for refs in fragment.arrays.values()
-            for identity in refs.native_ids()
-        }
-        fork.tree.engine.storage.delete(sorted(keys))
+        repository = opened(self._options.storage())
+        delete_chunk_files(repository, self._work, _fragments(messages))
+
+
+def _chunk_columns(schema: StructType, overwrite: bool) -> tuple[int, int]:
+    """Where the columns `chunk` and `data` are; refuses what cannot be written."""
+    if overwrite:
+        raise InvalidInputError(
+            'an array is not overwritten as a whole: use mode("append"), for a stream '
+            'outputMode("append"), which replaces the chunks that the frame has'
+        )
+    names = schema.fieldNames()
+    missing = {"chunk", "data"} - set(names)
+    if missing:
+        raise InvalidInputError(
+            f"the frame has no column {min(missing)!r}: this source writes a chunk in each "
+            "row; write cells with `write_dataframe`"
+        )
+    return names.index("chunk"), names.index("data")
 
 
 def _fragments(messages: Sequence[WriterCommitMessage | None]) -> list[Fragment]:

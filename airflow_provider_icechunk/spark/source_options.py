@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.storage.base import Storage
 
 
+NOW = "now"
+"""Begin with the first commit after the query was started for the first time."""
+EVERYTHING = "everything"
+"""Begin with all that is there at that time, as if one commit had made it."""
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark hands on to a stream's source or sink but that are meant for itself."""
+
+
 class SourceOptions(BaseModel):
     """Options as Spark hands them over: texts, with names in lower case."""
 
@@ -35,7 +43,7 @@ class SourceOptions(BaseModel):
     tag: str | None = None
     snapshot: str | None = None
     asof: datetime | None = None
-    layout: Literal["long", "chunks"] = "long"
+    layout: Literal["long", "chunks", "changes"] = "long"
     variables: tuple[str, ...] | None = None
     isel: dict[str, int | tuple[int, int]] = {}
     sel: dict[str, tuple[Any, Any]] = {}
@@ -46,6 +54,13 @@ class SourceOptions(BaseModel):
     """For writing: an id that is the same on every attempt; by default every write has its own."""
     message: str | None = None
     encoded: bool = False
+
+    since: str = NOW
+    """For changes: after which snapshot they begin; or `NOW`, or `EVERYTHING`."""
+    commits_per_batch: int | None = Field(default=None, ge=1)
+    """For a stream of changes: how many commits a batch has at most."""
+    look_back: int = Field(default=1000, ge=1)
+    """For a stream that is written: how many snapshots are searched for a batch's first commit."""
 
     @field_validator("isel", "sel", mode="before")
     @classmethod
@@ -74,6 +89,8 @@ class SourceOptions(BaseModel):
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a read or a write; says what is wrong with others, without their values."""
     try:
-        return SourceOptions.model_validate({name.lower(): options[name] for name in options})
+        given = {name.lower(): options[name] for name in options}
+        ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
+        return SourceOptions.model_validate(ours)
     except ValidationError as error:
         raise InvalidInputError(f"wrong options for icechunk: {describe(error)}") from None
