@@ -136,6 +136,11 @@ from airflow_provider_icechunk.zarr_store.sessions import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.repository.migration.plan import (
+        MigrationProgress,
+        MigrationResult,
+    )
+    from airflow_provider_icechunk.repository.migration.run import migrate
     from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 __all__ = [
@@ -186,6 +191,8 @@ __all__ = [
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
     "Measurement",
+    "MigrationProgress",
+    "MigrationResult",
     "NotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
@@ -237,6 +244,7 @@ __all__ = [
     "initialize_logs",
     "local_filesystem_storage",
     "local_filesystem_store",
+    "migrate",
     "print_debug_info",
     "r2_storage",
     "s3_anonymous_credentials",
@@ -303,11 +311,15 @@ def print_debug_info() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the store class only when it is named: it brings Zarr along."""
+    """Import what few programs name only when it is named: the store class brings Zarr along."""
     if name == "IcechunkStore":
         from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
         return IcechunkStore
+    if name in ("MigrationProgress", "MigrationResult", "migrate"):
+        from airflow_provider_icechunk.repository.migration import run
+
+        return getattr(run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,0 +1,180 @@
+"""What a migration will do, and what it did. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.identities import show_id
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.migration.identities import snapshot_ids
+from airflow_provider_icechunk.repository.migration.references import References
+from airflow_provider_icechunk.repository.migration.survey import Facts, Survey
+
+TARGETS = (Generation.V1, Generation.V2)
+_AGES = tuple(Generation)
+
+
+class Step(StrEnum):
+    """What a migration is busy with."""
+
+    READING = "reading the history"
+    MANIFESTS = "writing manifests"
+    CHUNKS = "copying chunk files"
+    SNAPSHOTS = "writing snapshots"
+    REMOVING = "removing the old files"
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationProgress:
+    """How far a step is."""
+
+    step: Step
+    done: int
+    total: int | None
+    """`None` where it is not known before the end."""
+    bytes_done: int = 0
+
+
+Listener = Callable[[MigrationProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """A repository at one moment, and under which ids its snapshots will be."""
+
+    source: Generation
+    target: Generation
+    survey: Survey
+    ids: Mapping[SnapshotId, SnapshotId]
+    """Old to new ids of all snapshots."""
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether metadata files are written anew; from `1` to `2` they all stay."""
+        return is_older(self.source, Generation.V1)
+
+    @property
+    def copies_chunks(self) -> bool:
+        """Whether chunk files cannot stay where they are."""
+        return self.source.id_size != self.target.id_size
+
+    def references(self) -> References:
+        """The references with new ids."""
+        return self.survey.references.under(self.ids)
+
+    def history(self) -> dict[SnapshotId, Facts]:
+        """The history with new ids, parents first."""
+        return {
+            self.ids[facts.id]: replace(
+                facts,
+                id=self.ids[facts.id],
+                parent=None if facts.parent is None else self.ids[facts.parent],
+            )
+            for facts in self.survey.history.values()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """What was done, or in a dry run what would be."""
+
+    source: str
+    target: str
+    dry_run: bool
+    migrated: bool
+    """Whether this call made it the repository of the new generation; false in a dry run, and where
+    an earlier call had done so."""
+    snapshots: int = 0
+    branches: int = 0
+    tags: int = 0
+    deleted_tags: int = 0
+    manifests: int = 0
+    """Manifests written anew."""
+    chunk_files: int = 0
+    """Chunk files that have to be under another name; those that an earlier call copied count."""
+    chunk_bytes: int = 0
+    followed: int = 0
+    """References that changed in the old repository during the migration and were brought over."""
+    removed: int = 0
+    """Objects of the old generation that were deleted, or would be."""
+    leftovers: tuple[str, ...] = ()
+    """Older generations whose entry point is still there."""
+    ids: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Old to new ids of snapshots, where they had to change."""
+
+    def as_dict(self) -> dict[str, object]:
+        """For programs; `ids` as they are."""
+        return {
+            "from": self.source,
+            "to": self.target,
+            "dry_run": self.dry_run,
+            "migrated": self.migrated,
+            "snapshots": self.snapshots,
+            "branches": self.branches,
+            "tags": self.tags,
+            "deleted_tags": self.deleted_tags,
+            "manifests": self.manifests,
+            "chunk_files": self.chunk_files,
+            "chunk_bytes": self.chunk_bytes,
+            "followed": self.followed,
+            "removed": self.removed,
+            "leftovers": list(self.leftovers),
+            "ids": dict(self.ids),
+        }
+
+
+def make_plan(survey: Survey, source: Generation, target: Generation) -> MigrationPlan:
+    """How to bring what the survey found to `target`."""
+    return MigrationPlan(source, target, survey, snapshot_ids(survey.history))
+
+
+def result_of(plan: MigrationPlan, *, dry_run: bool) -> MigrationResult:
+    """What the plan alone says; counts of files are added as they become known."""
+    references = plan.survey.references
+    return MigrationResult(
+        source=plan.source.value,
+        target=plan.target.value,
+        dry_run=dry_run,
+        migrated=not dry_run,
+        snapshots=len(plan.survey.history),
+        branches=len(references.branches),
+        tags=len(references.tags),
+        deleted_tags=len(references.buried),
+        ids={
+            show_id(plan.source, old): show_id(plan.target, new)
+            for old, new in plan.ids.items()
+            if old != new
+        },
+    )
+
+
+def read_target(to: int | str) -> Generation:
+    """The generation that was asked for; only the two that are written today can be."""
+    try:
+        target = Generation(str(to))
+    except ValueError:
+        target = None
+    if target not in TARGETS:
+        raise InvalidInputError(
+            f"a repository is migrated to generation 1 or 2, not to {str(to)[:40]!r}"
+        )
+    return target
+
+
+def is_older(one: Generation, other: Generation) -> bool:
+    """Whether `one` came before `other`."""
+    return _AGES.index(one) < _AGES.index(other)
+
+
+def check_upward(source: Generation, target: Generation) -> None:
+    """Refuse to go back: what only a newer generation can hold would be lost."""
+    if is_older(target, source):
+        raise UnsupportedError(
+            f"this repository is of generation `{source}` and cannot be migrated back to "
+            f"`{target}`: moves, uneven chunk grids, the operations log, status and feature flags "
+            "exist in generation `2` only; copy the data of a branch into a new repository instead"
+        )

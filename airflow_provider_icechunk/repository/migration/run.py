@@ -1,0 +1,250 @@
+"""`migrate`: read, store, check that nothing moved, switch, follow, and remove on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    Kind,
+    MaintenanceError,
+    NotFoundError,
+)
+from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.repository.commit import ConditionGuard
+from airflow_provider_icechunk.repository.detection import detect_all
+from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
+from airflow_provider_icechunk.repository.migration import switch as entry
+from airflow_provider_icechunk.repository.migration.files import Files, FileWriter
+from airflow_provider_icechunk.repository.migration.follow import follow
+from airflow_provider_icechunk.repository.migration.plan import (
+    Listener,
+    MigrationPlan,
+    MigrationProgress,
+    MigrationResult,
+    Step,
+    check_upward,
+    make_plan,
+    read_target,
+    result_of,
+)
+from airflow_provider_icechunk.repository.migration.references import (
+    RECORDS,
+    Record,
+    References,
+    decode_record,
+    encode_record,
+    read_references,
+    record_key,
+)
+from airflow_provider_icechunk.repository.migration.retire import find_old, sweep
+from airflow_provider_icechunk.repository.migration.survey import (
+    Source,
+    Survey,
+    open_source,
+    parents_first,
+    take_survey,
+)
+from airflow_provider_icechunk.repository.repository import BaseRepository
+from airflow_provider_icechunk.repository.world import REAL_WORLD, World
+from airflow_provider_icechunk.storage.base import Anything, Storage
+
+_TRIES = 10
+
+
+def migrate(
+    repository: BaseRepository[Any] | Storage,
+    to: int | str = Generation.V2,
+    *,
+    dry_run: bool = False,
+    remove_old: bool = False,
+    progress: Listener | None = None,
+    world: World | None = None,
+) -> MigrationResult:
+    """Bring a repository to a newer generation of the format, in place. Open it anew afterwards.
+
+    Everything that branches and tags reach comes along: trees, values, messages, times, metadata,
+    deleted tags, the configuration. Readers see the old repository until one write makes it the new
+    one. A call that died is simply made again. Sessions that were opened before commit to the old
+    references, which this call still notices; stop writers to be sure.
+
+    :param repository: an open repository, or the storage it is in.
+    :param to: `1` or `2`; never an older generation than it has.
+    :param dry_run: read everything, say what there is to do, and write nothing.
+    :param remove_old: delete the old entry point and what only the old generation uses, at the end.
+    :param progress: told how far each step is.
+    """
+    storage, world = _place(repository, world)
+    target = read_target(to)
+    present = list(detect_all(storage))
+    if not present:
+        raise NotFoundError(f"there is no repository in {storage.location}: check the path")
+    check_upward(present[0], target)
+    run = _Run(storage, target, progress or (lambda _: None), world)
+    if present[0] is target:
+        result = run.finish(present[1:], dry_run=dry_run)
+    else:
+        result = run.migrate(present[0], dry_run=dry_run)
+        present = [target, *present]
+    if remove_old:
+        return run.remove(result, present[1:])
+    return replace(result, leftovers=tuple(one.value for one in present if one is not target))
+
+
+def _place(repository: BaseRepository[Any] | Storage, world: World | None) -> tuple[Storage, World]:
+    if isinstance(repository, BaseRepository):
+        return repository.storage, world or repository._engine.world
+    return repository, world or REAL_WORLD
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call."""
+
+    storage: Storage
+    target: Generation
+    listener: Listener
+    world: World
+
+    def migrate(self, generation: Generation, *, dry_run: bool) -> MigrationResult:
+        """From an older generation, as one write after everything else."""
+        source = open_source(self.storage, generation, self.world)
+        writer = FileWriter(source, self.listener, store=not dry_run)
+        survey = self._survey(source)
+        if dry_run:
+            plan = make_plan(survey, generation, self.target)
+            return _counted(result_of(plan, dry_run=True), writer.carry_out(plan))
+        target = self._open_target(source)
+        plan, files = self._prepare(source, writer, survey, target)
+        if not entry.switch(plan, source, target, self.world):
+            raise ConflictError(
+                f"somebody else migrated {self.storage.location} at the same moment; open it",
+                kind=Kind.CONFLICT,
+            )
+        followed = self._follow(source, writer, plan.survey, target)
+        return replace(_counted(result_of(plan, dry_run=False), files), followed=followed)
+
+    def finish(self, older: list[Generation], *, dry_run: bool) -> MigrationResult:
+        """The repository is there already: bring over what came late to the older ones."""
+        followed = 0
+        if not dry_run:
+            for generation in older:
+                source = open_source(self.storage, generation, self.world)
+                followed += self._catch_up(source)
+        return MigrationResult(
+            source=self.target.value,
+            target=self.target.value,
+            dry_run=dry_run,
+            migrated=False,
+            followed=followed,
+        )
+
+    def remove(self, result: MigrationResult, older: list[Generation]) -> MigrationResult:
+        """Delete what older generations left."""
+        if not older and next(self.storage.scan(RECORDS), None) is None:
+            return result
+        if result.dry_run:
+            count = sum(1 for _ in find_old(self.storage, self.target))
+            return replace(result, removed=count, leftovers=tuple(one.value for one in older))
+        sources = [open_source(self.storage, one, self.world) for one in older]
+
+        def check() -> None:
+            for source in sources:
+                self._catch_up(source)
+
+        return replace(result, removed=sweep(self.storage, self.target, self.listener, check))
+
+    def _prepare(
+        self, source: Source, writer: FileWriter, survey: Survey, target: Ledger
+    ) -> tuple[MigrationPlan, Files]:
+        """Store everything for the newest state of the references, which did not move meanwhile."""
+        for _ in range(_TRIES):
+            plan = make_plan(survey, source.generation, self.target)
+            files = writer.carry_out(plan)
+            entry.prepare(plan, source, target)
+            self._record(source.generation, survey.references)
+            if read_references(source.ledger, self.storage) == survey.references:
+                return plan, files
+            survey = take_survey(source, survey.history)
+        raise ConflictError(
+            f"the references of {self.storage.location} moved {_TRIES} times while they were "
+            "migrated; nothing was migrated: stop its writers and run it again",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
+
+    def _follow(self, source: Source, writer: FileWriter, survey: Survey, target: Ledger) -> int:
+        """Repeat in the new repository what happened to the old references since the survey."""
+        followed = 0
+        for _ in range(_TRIES):
+            now = read_references(source.ledger, self.storage)
+            if now == survey.references:
+                return followed
+            before, survey = survey, take_survey(source, survey.history)
+            plan = make_plan(survey, source.generation, self.target)
+            writer.carry_out(plan)
+            followed += follow(before, plan, writer, target)
+            self._record(source.generation, survey.references)
+        raise ConflictError(
+            f"the old references of {self.storage.location} keep moving after the switch to "
+            f"generation `{self.target}`: stop the writers that opened it before, and run it again",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
+
+    def _catch_up(self, source: Source) -> int:
+        """Bring over what happened to old references since they were migrated."""
+        found = self.storage.get(record_key(source.generation))
+        if found is None:
+            self._check_known(source)
+            return 0
+        record = decode_record(found.data, where=record_key(source.generation))
+        if read_references(source.ledger, self.storage) == record.references:
+            return 0
+        history = self._survey(source).history
+        tips = [tip for tip in record.references.tips() if tip in history]
+        before = Survey(record.references, parents_first(tips, history))
+        writer = FileWriter(source, self.listener, store=True, done=set(before.history))
+        return self._follow(source, writer, before, self._open_target(source))
+
+    def _check_known(self, source: Source) -> None:
+        """Without a record of the migration: all that the old references name must be listed."""
+        target = self._open_target(source)
+        tips = set(read_references(source.ledger, self.storage).tips())
+        known = target.info().snapshots.keys() if isinstance(target, V2Ledger) else set()
+        if source.generation.id_size != self.target.id_size or not tips <= known:
+            raise MaintenanceError(
+                f"the entry point of generation `{source.generation}` in {self.storage.location} "
+                f"names snapshots that generation `{self.target}` does not, and no record says how "
+                "it was migrated; nothing was removed: compare both by hand"
+            )
+
+    def _survey(self, source: Source) -> Survey:
+        survey = take_survey(source)
+        count = len(survey.history)
+        self.listener(MigrationProgress(Step.READING, count, count))
+        return survey
+
+    def _record(self, source: Generation, references: References) -> None:
+        data = encode_record(Record(source, self.target, references))
+        self.storage.put(
+            record_key(source), data, expect=Anything(), content_type="application/json"
+        )
+        self.storage.settle()
+
+    def _open_target(self, source: Source) -> Ledger:
+        settings = source.settings.storage
+        trust = Trust.of(
+            creates=settings.use_conditional_create, updates=settings.use_conditional_update
+        )
+        ConditionGuard(self.storage, trust).check()
+        return entry.open_target(self.storage, self.target, trust, self.world)
+
+
+def _counted(result: MigrationResult, files: Files) -> MigrationResult:
+    return replace(
+        result,
+        manifests=files.manifests,
+        chunk_files=len(files.copies),
+        chunk_bytes=files.chunk_bytes,
+    )
