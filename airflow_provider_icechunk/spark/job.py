@@ -16,7 +16,6 @@ from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.environment import die_with_parent, start
 from airflow_provider_icechunk.spark.places import cores
-from airflow_provider_icechunk.spark.progress import progress
 from airflow_provider_icechunk.spark.specification import (
     JobSpecification,
     VirtualWrite,
@@ -88,8 +87,7 @@ def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str,
     writer = Together.of([work.writer(writing.view, at_once) for work in works])
     names = writer.names
     _say(f"icechunk: {len(names)} tasks to run for {writing.repository.storage.location}")
-    with progress(writing.spark, len(names), _say):
-        writing.run(names, writer)
+    writing.run(names, writer, say=_say)
     key, result = writing.leave(specification.writer)
     return {
         "fragment": key,

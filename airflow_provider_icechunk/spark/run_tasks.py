@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from airflow_provider_icechunk.format.fragments import Fragment, encode_fragment
 from airflow_provider_icechunk.repository.jobs import JobFolder
+from airflow_provider_icechunk.spark.progress import Meter
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession
 
@@ -22,6 +23,20 @@ LARGEST_MESSAGE = 8 << 20
 
 TaskWriter = Callable[[ForkSession, int], int]
 """Writes what the task of a number has to, through the session; returns how many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A writer whose bytes the driver sees when a task is finished."""
+
+    write: TaskWriter
+    meter: Meter
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Write what the task of a number has to."""
+        size = self.write(fork, number)
+        self.meter.add(size)
+        return size
 
 
 def kept_folder(storage: Storage, job: str) -> JobFolder:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit, merge_fragments
 from airflow_provider_icechunk.repository.jobs import JobFolder
+from airflow_provider_icechunk.spark.environment import refuse_orphan
 from airflow_provider_icechunk.spark.job_record import (
     REUSABLE_FOR,
     Prepare,
@@ -29,7 +31,14 @@ from airflow_provider_icechunk.spark.job_record import (
 )
 from airflow_provider_icechunk.spark.places import RepositoryLike, opened
 from airflow_provider_icechunk.spark.plan import check_complete
-from airflow_provider_icechunk.spark.run_tasks import SCHEMA, TaskWriter, kept_folder, run_tasks
+from airflow_provider_icechunk.spark.progress import progress
+from airflow_provider_icechunk.spark.run_tasks import (
+    SCHEMA,
+    Counted,
+    TaskWriter,
+    kept_folder,
+    run_tasks,
+)
 from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
 
 log = logging.getLogger(__name__)
@@ -114,11 +123,20 @@ class SparkWriteJob:
         prepare(session)
         self.work = session.work_unit(self.work.job)
 
-    def run(self, names: Sequence[str], write: TaskWriter, *, resume: bool = True) -> None:
+    def run(
+        self,
+        names: Sequence[str],
+        write: TaskWriter,
+        *,
+        resume: bool = True,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
 
         A name says what the task writes, and nothing else has it. With `resume`, what tasks of
         these names have finished in an earlier attempt is taken over.
+
+        :param say: gets lines about tasks, bytes, rate and time left, now and then.
         """
         if len(set(names)) != len(names):
             raise InvalidInputError("two tasks have the same name, so they write the same chunks")
@@ -129,9 +147,11 @@ class SparkWriteJob:
         self._tasks += len(names)
         self._fragments += found
         if todo:
-            fork = self.repository.fork(self.work)
-            work = partial(run_tasks, fork, write, tuple(names), tuple(todo), resume)
-            self._collect(self.spark.range(0, len(todo), 1, len(todo)).mapInArrow(work, SCHEMA))
+            with progress(self.spark, len(todo), say) if say else nullcontext() as meter:
+                counted = write if meter is None else Counted(write, meter)
+                fork = self.repository.fork(self.work)
+                work = partial(run_tasks, fork, counted, tuple(names), tuple(todo), resume)
+                self._collect(self.spark.range(0, len(todo), 1, len(todo)).mapInArrow(work, SCHEMA))
         check_complete(len(names), [_number(fragment) for fragment in self._fragments])
 
     def run_frame(self, frame: DataFrame) -> None:
@@ -162,10 +182,14 @@ class SparkWriteJob:
         on_overlap: OnOverlap = "error",
         rebase_with: ConflictSolver | None = None,
     ) -> JobResult:
-        """Commit metadata and chunks as one snapshot, once for all attempts of the job."""
+        """Commit metadata and chunks as one snapshot, once for all attempts of the job.
+
+        Refused if this is the driver of a `spark-submit` or an Airflow task that has ended.
+        """
         if self.committed_as is not None:
             log.warning("job %s is committed already as %s", self.work.job, self.committed_as)
             return self._result(self.committed_as, 0, replayed=True)
+        refuse_orphan()
         identity, chunks = commit_fragments(
             self.repository,
             self.work,

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_icechunk.exceptions import SessionError
+from airflow_provider_icechunk.spark import environment
+from airflow_provider_icechunk.spark.environment import refuse_orphan
+
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import sys, time
@@ -35,3 +39,36 @@ def test_the_driver_ends_when_its_parent_is_killed() -> None:
         # The driver holds the other end of the pipe: it reads as finished when the driver is gone.
         assert parent.stdout.read() == ""
     parent.wait()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("PYSPARK_GATEWAY_PORT", "spark-submit"), ("AIRFLOW_CTX_DAG_RUN_ID", "Airflow task")],
+)
+def test_a_driver_that_lost_its_parent_refuses_to_commit(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("PYSPARK_GATEWAY_PORT", "AIRFLOW_CTX_DAG_RUN_ID"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(environment, "_PARENT", -1)
+    refuse_orphan()
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SessionError, match=words):
+        refuse_orphan()
+    monkeypatch.undo()
+    monkeypatch.setenv(name, "1")
+    refuse_orphan()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent")
+def test_a_driver_that_starts_after_its_parent_ended_stops_at_once() -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from airflow_provider_icechunk.spark import environment
+environment._PARENT = -1
+environment.die_with_parent()
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert "has ended already" in answer.stderr

@@ -270,7 +270,7 @@ def change_much(place: str) -> list[str]:
     ids.append(session.commit("one"))
     session = repository.writable_session("main")
     root = zarr.open_group(session.store, mode="a")
-    root["a"][0, 8:] = 0
+    zarr.open_array(session.store, path="a", mode="r+")[0, 8:] = 0
     root.attrs["x"] = 1
     root.create_array("b/c", shape=(2,), chunks=(2,), dtype="int8")[:] = 1
     ids.append(session.commit("two"))

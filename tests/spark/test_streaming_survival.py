@@ -1,0 +1,134 @@
+"""A streaming query whose driver is killed at each point of a batch: every batch once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import icechunk
+import numpy as np
+import pytest
+import zarr
+
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.spark.streaming_sink import BATCH_KEY, QUERY_KEY
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+from airflow_provider_icechunk.spark.source import IcechunkSource
+from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
+
+folder, place, checkpoint, sign, point, batch = sys.argv[1:]
+
+def wait_to_be_killed():
+    Path(sign).touch()
+    time.sleep(600)
+
+class Stopping(IcechunkStreamWriter):
+    def write(self, iterator):
+        from pyspark import TaskContext
+        here = TaskContext.get().getLocalProperty("streaming.sql.batchId") == batch
+        if here and point == "before the chunks":
+            wait_to_be_killed()
+        return super().write(iterator)
+
+    def commit(self, messages, batchId):
+        here = str(batchId) == batch
+        if here and point == "before the commit":
+            wait_to_be_killed()
+        super().commit(messages, batchId)
+        if here and point == "after the commit":
+            wait_to_be_killed()
+
+class Source(IcechunkSource):
+    def streamWriter(self, schema, overwrite):
+        return Stopping.begin(self._options(), (0, 1))
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.dataSource.register(Source)
+stream = (
+    spark.readStream.schema("row long, value long")
+    .option("maxFilesPerTrigger", 1)
+    .json(folder)
+    .repartition(2, "row")
+    .selectExpr("array(row) as chunk", "unhex(rpad(hex(value), 16, '0')) as data")
+)
+query = (
+    stream.writeStream.format("icechunk")
+    .options(node="a", path=place, checkpointLocation=checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+"""
+
+
+def put_input(folder: Path, number: int) -> None:
+    """A batch of two rows; every batch also writes row 0, so order and repetition would show."""
+    file = folder / f"{number}.json"
+    rows = {0: number + 10, number + 1: number + 20}
+    file.write_text("\n".join(f'{{"row": {row}, "value": {rows[row]}}}' for row in rows))
+    os.utime(file, (1_000_000 + number, 1_000_000 + number))
+
+
+def test_a_driver_killed_at_each_point_of_a_batch_writes_every_batch_once(tmp_path: Path) -> None:
+    folder, place, sign = tmp_path / "in", tmp_path / "repository", tmp_path / "sign"
+    folder.mkdir()
+    repository = Repository.create(local_filesystem_storage(place))
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("a", shape=(8,), chunks=(1,), dtype="int64", compressors=None)
+    session.commit("first")
+    for number in range(4):
+        put_input(folder, number)
+    keep = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
+    environment = keep | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+    def driver(point: str, batch: int) -> subprocess.Popen[bytes]:
+        arguments = [folder, place, tmp_path / "checkpoint", sign, point, batch]
+        return subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *map(str, arguments)],
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def batches() -> list[int]:
+        history = repository.ancestry(branch="main")
+        return [info.metadata[BATCH_KEY] for info in history if BATCH_KEY in info.metadata][::-1]
+
+    points = {"before the chunks": [0], "before the commit": [0, 1], "after the commit": [0, 1, 2]}
+    for number, (point, expected) in enumerate(points.items()):
+        running = driver(point, number)
+        limit = time.monotonic() + 300
+        while not sign.exists():
+            assert running.poll() is None, "the driver ended by itself"
+            assert time.monotonic() < limit, f"waited in vain for {point}"
+            time.sleep(0.1)
+        # The Python driver and its Java process are in one group; their workers end with them.
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        sign.unlink()
+        committed = expected if point == "after the commit" else expected[:-1]
+        assert batches() == committed, point
+
+    assert driver("never", 0).wait(300) == 0
+    assert batches() == [0, 1, 2, 3]
+    queries = {info.metadata.get(QUERY_KEY) for info in repository.ancestry(branch="main")}
+    assert len(queries - {None}) == 1
+    storage = icechunk.local_filesystem_storage(str(place))
+    store = icechunk.Repository.open(storage).readonly_session("main").store
+    found = np.asarray(zarr.open_array(store, path="a", mode="r")[:])
+    assert found.tolist() == [13, 20, 21, 22, 23, 0, 0, 0]
