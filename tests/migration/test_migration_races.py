@@ -1,0 +1,145 @@
+"""Writers that work on while their repository is migrated: nothing that they commit is lost."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from support.arrays import put
+from support.upkeep import Clock, chunk, clone, every_pause, write
+from test_migration_crashes import small
+
+import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.exceptions import ConflictError, MaintenanceError
+from airflow_provider_icechunk.repository.migration.references import record_key
+from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+
+PAIRS = [("1", "2"), ("alpha", "1"), ("draft", "2"), ("alpha1", "1")]
+
+
+def messages(storage: Storage, branch: str = "main") -> list[str]:
+    return [info.message for info in Repository.open(storage).ancestry(branch=branch)]
+
+
+@pytest.mark.parametrize(
+    ("generation", "to", "step"),
+    [(*pair, step) for pair, step in zip(PAIRS, (2, 5, 8, 8), strict=True)],
+)
+def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to, step):
+    clock = Clock()
+    base = small(generation, clock)
+    sessions = {}
+
+    def prepare() -> MemoryStorage:
+        storage = clone(base, clock)
+        session = Repository.open(storage, world=clock.world()).writable_session("main")
+        put(session, "/a", (3,), chunk("late"))
+        sessions[id(storage)] = session
+        return storage
+
+    def act(storage: Storage) -> None:
+        icechunk.migrate(storage, to, world=clock.world())
+
+    def commit(storage: Storage) -> None:
+        sessions[id(storage)].commit("late")
+
+    for name, left in every_pause(prepare, act, commit, step=step):
+        # What came after the last look is brought over when it is looked again.
+        act(left)
+        assert messages(left) == ["late", *messages(base)], name
+        assert Repository.open(left).spec_version == to, name
+        assert Repository.open(left).verify().ok, name
+
+
+def migrated(generation: str, to: str) -> tuple[MemoryStorage, Repository, Clock]:
+    """A migrated repository, and a handle that was opened before."""
+    clock = Clock()
+    storage = small(generation, clock)
+    old = Repository.open(storage, world=clock.world())
+    icechunk.migrate(storage, to, world=clock.world())
+    clock.wait(hours=1)
+    return storage, old, clock
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_everything_that_old_handles_do_to_references_is_followed(generation, to):
+    storage, old, clock = migrated(generation, to)
+    late = write(old, "main", 3, "late")
+    clock.wait(hours=1)
+    write(old, "main", 3, "later")
+    old.create_branch("new", late)
+    write(old, "new", 2, "on the new branch")
+    old.reset_branch("side", old.lookup_branch("main"))
+    old.create_tag("late tag", late)
+    result = icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+    assert result.followed == 4
+    assert result.removed > 0
+    assert messages(storage)[:2] == ["later", "late"]
+    assert messages(storage, "side") == messages(storage)
+    assert messages(storage, "new")[:2] == ["on the new branch", "late"]
+    repo = Repository.open(storage)
+    assert repo.lookup_snapshot(repo.lookup_tag("late tag")).message == "late"
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_deletions_of_old_handles_are_followed(generation, to):
+    storage, old, clock = migrated(generation, to)
+    old.delete_branch("side")
+    if generation != "alpha1":
+        old.delete_tag("v1")
+    icechunk.migrate(storage, to, world=clock.world())
+    repo = Repository.open(storage)
+    assert repo.list_branches() == {"main"}
+    assert repo.list_tags() == ({"v1"} if generation == "alpha1" else set())
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_work_on_both_sides_is_a_conflict_and_both_stay(generation, to):
+    storage, old, clock = migrated(generation, to)
+    write(old, "main", 3, "old side")
+    write(Repository.open(storage, world=clock.world()), "main", 3, "new side")
+    for _ in range(2):
+        with pytest.raises(ConflictError, match="branch 'main' changed in the old repository"):
+            icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+    assert messages(storage)[0] == "new side"
+    assert next(iter(old.ancestry(branch="main"))).message == "old side"
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_an_old_session_cannot_commit_after_the_removal(generation, to):
+    clock = Clock()
+    storage = small(generation, clock)
+    session = Repository.open(storage, world=clock.world()).writable_session("main")
+    put(session, "/a", (3,), chunk("too late"))
+    icechunk.migrate(storage, to, remove_old=True, world=clock.world())
+    with pytest.raises(icechunk.IcechunkError):
+        session.commit("too late")
+    assert "too late" not in messages(storage)
+
+
+def test_without_a_record_only_what_is_listed_may_be_removed():
+    storage, old, clock = migrated("1", "2")
+    storage.delete([record_key("1")])
+    assert icechunk.migrate(storage, "2", world=clock.world()).leftovers == ("1",)
+    write(old, "main", 3, "unknown")
+    with pytest.raises(MaintenanceError, match="no record says"):
+        icechunk.migrate(storage, "2", remove_old=True, world=clock.world())
+    assert "refs/branch.main/ref.json" in storage.objects
+
+
+def test_of_two_migrations_at_once_one_wins_and_nothing_breaks():
+    clock = Clock()
+    base = small("alpha", clock)
+    expected = messages(base)
+
+    def act(storage: Storage) -> None:
+        with suppress(ConflictError):
+            icechunk.migrate(storage, "1", world=clock.world())
+
+    for name, left in every_pause(lambda: clone(base, clock), act, act, step=4):
+        assert messages(left) == expected, name
+        assert Repository.open(left).spec_version == "1", name
+        assert Repository.open(left).list_branches() == {"main", "side"}, name
