@@ -17,16 +17,18 @@ RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && un
 OFFICIAL2 = ICECHUNK2_PYTHON="$$($(BIN)/python tools/official2.py)" && export ICECHUNK2_PYTHON &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench lint format docs setup constraints clean
+.PHONY: help demo demo-ui test test-long bench lint format docs setup constraints clean
 
 help: ## list these targets
 	@echo "Targets (PYTHON=$(PYTHON)):"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
 
-demo: setup ## run the whole pipeline once on this machine: Airflow, Spark, a commit, a reader
-	@mkdir -p .demo/airflow
-	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.demo/airflow" $(BIN)/python tools/demo.py $(ARGS)
+demo: setup ## the tour: Airflow and Spark on this machine, from an empty folder to a picture
+	@$(RUN) $(BIN)/python -m tools.demo $(ARGS)
+
+demo-ui: setup ## Airflow's web page with the example DAGs and their connections; Ctrl-C ends it
+	@$(RUN) $(BIN)/python -m tools.demo.ui $(ARGS)
 
 test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
 	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" \

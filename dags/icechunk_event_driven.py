@@ -1,8 +1,8 @@
 """Started by commits: a run for what others wrote, wherever they wrote it from.
 
 A watcher in the triggerer follows a branch and makes an event of every commit, also of those that
-were made by scripts far from Airflow. Several commits in quick succession start one run, which
-finds all of them. Each event carries the snapshot, so the run reads exactly that version.
+were made by scripts far from Airflow. Each commit starts a run; if the scheduler is too busy for
+that, a run finds several events. Each event carries the snapshot, so the run reads that version.
 
 Needs the connection `icechunk_default` (a bucket or a directory) with the repository `weather`, and
 a running triggerer. The name and the address of the asset are for people; what is watched is what

@@ -157,24 +157,3 @@ def test_a_found_job_without_its_session_is_not_guessed(monkeypatch: pytest.Monk
 def test_a_missing_spark_connection_is_refused_before_anything_is_done() -> None:
     with pytest.raises(InvalidInputError, match="no Spark connection 'nowhere'"):
         operator(conn_id="nowhere").execute(make_context())
-
-
-@pytest.mark.airflow
-@pytest.mark.spark
-@pytest.mark.filterwarnings("default")
-@pytest.mark.timeout(900)
-def test_spark_writes_and_one_task_commits(
-    airflow_home: Path, folder: Path, connect: Callable[..., str]
-) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    connect("spark_default", conn_type="spark", host="local[1]")
-    bag = DagBag(airflow_home / "dags" / "spark_transaction.py")
-    assert not bag.import_errors
-    finished = bag.dags["spark_transaction"].test()
-    assert finished.state == "success"
-    repository = Repository.open(local_filesystem_storage(folder / "spark_transaction"))
-    assert commits(repository) == 1
-    assert next(iter(repository.ancestry(branch="main"))).message == finished.run_id
-    store = repository.readonly_session("main").store
-    assert np.asarray(zarr.open_array(store, path="temperature", mode="r")[:]).min() > 0
