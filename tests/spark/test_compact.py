@@ -1,0 +1,38 @@
+"""Compaction on Spark does what one process would do."""
+
+import numpy as np
+import pytest
+import zarr
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.repository.chunks import Packing
+from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
+from airflow_provider_icechunk.spark.compact import compact
+
+RULES = CompactionRules(small=1000, target=4000, enough=2000)
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(600)
+def test_executors_pack_small_chunks_and_a_write_meanwhile_stays(
+    spark: SparkSession, repository: Repository
+) -> None:
+    plain = Repository.open(repository.storage, packing=Packing(below=0))
+    session = plain.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    values = np.random.default_rng(1).normal(size=(16, 100))
+    array = root.create_array("a", shape=(16, 100), chunks=(1, 100), dtype="f8", compressors=None)
+    array[:] = values
+    session.commit("values")
+    files = len(list(plain.storage.scan("chunks/")))
+    assert compact(spark, plain, rules=RULES, dry_run=True).chunks == 16
+    result = compact(spark, plain, rules=RULES, message="packed", metadata={"by": "test"})
+    assert (result.chunks, result.bytes, result.files, result.skipped) == (16, 12800, 4, 0)
+    assert len(list(plain.storage.scan("chunks/"))) == files + 4
+    newest = next(iter(plain.ancestry(branch="main")))
+    assert (newest.message, newest.metadata) == ("packed", {"by": "test"})
+    found = zarr.open_array(plain.readonly_session("main").store, path="a", mode="r")
+    assert np.array_equal(np.asarray(found[:]), values)
+    assert compact(spark, plain, rules=RULES).snapshot_id is None
