@@ -37,6 +37,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_provider_icechunk.operators.tag",
                     "airflow_provider_icechunk.operators.publish",
                     "airflow_provider_icechunk.operators.maintenance",
+                    "airflow_provider_icechunk.operators.migrate",
                     "airflow_provider_icechunk.operators.spark",
                 ],
             }
@@ -75,6 +76,25 @@ def get_provider_info() -> dict[str, object]:
                 ),
             }
         ],
+        "extra-links": ["airflow_provider_icechunk.links.snapshot.IcechunkSnapshotLink"],
+        "config": {
+            "icechunk": {
+                "description": "Options of the Icechunk provider.",
+                "options": {
+                    "repository_pages": {
+                        "description": (
+                            "Whether the API server shows the history, the tree and the "
+                            "differences of repositories to\nusers who may read their connection. "
+                            "It reads storage with the connection's credentials.\n"
+                        ),
+                        "version_added": "0.1.0",
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    }
+                },
+            }
+        },
         "notifications": ["airflow_provider_icechunk.notifications.tag.IcechunkTagNotifier"],
         "cli": ["airflow_provider_icechunk.cli.airflow_commands.get_icechunk_cli_commands"],
         "connection-types": [

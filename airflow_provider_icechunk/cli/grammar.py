@@ -226,6 +226,20 @@ COMMANDS: tuple[Command | Group, ...] = (
         _older_than("unneeded objects stored", required=False),
         *_DELETING,
     ),
+    _command(
+        "migrate",
+        "move up to a newer generation of the format",
+        Argument(
+            ("--to",),
+            {"choices": ("1", "2"), "default": "2", "help": "the generation (default: 2)"},
+        ),
+        Argument(
+            ("--remove-old",),
+            {"action": "store_true", "help": "delete the old entry point and old files at the end"},
+        ),
+        Argument(("--dry-run",), {"action": "store_true", "help": "show the plan, change nothing"}),
+        Argument(("--yes",), {"action": "store_true", "help": "do not ask"}),
+    ),
     _command("verify", "check that everything branches and tags need is there"),
     _command(
         "stats",

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_icechunk.cli import contents, grammar, history, refs, upkeep
+from airflow_provider_icechunk.cli import contents, grammar, history, migrate, refs, upkeep
 from airflow_provider_icechunk.cli.screen import Report, Screen, UsageError
 from airflow_provider_icechunk.cli.task import Task
 from airflow_provider_icechunk.exceptions import IcechunkError
@@ -40,6 +40,7 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("tag", "delete"): refs.delete_tag,
     ("expire",): upkeep.expire,
     ("gc",): upkeep.gc,
+    ("migrate",): migrate.migrate,
     ("verify",): upkeep.verify,
     ("stats",): contents.stats,
 }
