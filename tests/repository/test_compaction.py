@@ -34,7 +34,6 @@ from airflow_provider_icechunk.repository.maintenance.compaction import (
 from airflow_provider_icechunk.repository.maintenance.compaction_run import (
     CompactionResult,
     commit_compaction,
-    compact,
     move_group,
     plan_compaction,
 )
@@ -42,10 +41,6 @@ from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.storage.base import Storage
 
 RULES = CompactionRules(small=1000, target=4000, enough=2000)
-
-
-def engine_of(repository: Repository):  # type: ignore[no-untyped-def]
-    return repository.readonly_session("main").tree.engine
 
 
 def chunk(number: int, size: int = 600) -> bytes:
@@ -82,7 +77,7 @@ def test_values_stay_and_files_become_few_after_collection(generation: str) -> N
     repository = fill(storage, generation)
     before = seen(Repository.open(storage))
     assert chunk_files(storage) == 21
-    result = compact(engine_of(repository), "main", rules=RULES)
+    result = repository.compact("main", rules=RULES)
     assert (result.chunks, result.bytes, result.files, result.skipped) == (20, 12000, 3, 0)
     again = Repository.open(storage)
     assert seen(again) == before
@@ -97,8 +92,8 @@ def test_values_stay_and_files_become_few_after_collection(generation: str) -> N
 
 def test_a_second_compaction_finds_nothing_to_do() -> None:
     repository = fill(in_memory_storage())
-    compact(engine_of(repository), "main", rules=RULES)
-    again = compact(engine_of(repository), "main", rules=RULES)
+    repository.compact("main", rules=RULES)
+    again = repository.compact("main", rules=RULES)
     assert again == CompactionResult(None, 0, 0, 0)
     assert len(list(repository.ancestry(branch="main"))) == 3
 
@@ -106,7 +101,7 @@ def test_a_second_compaction_finds_nothing_to_do() -> None:
 def test_a_dry_run_changes_nothing() -> None:
     storage = in_memory_storage()
     repository = fill(storage)
-    result = compact(engine_of(repository), "main", rules=RULES, dry_run=True)
+    result = repository.compact("main", rules=RULES, dry_run=True)
     assert (result.snapshot_id, result.chunks, result.files) == (None, 20, 3)
     assert chunk_files(storage) == 21
 
@@ -115,7 +110,7 @@ def test_inline_chunks_move_only_if_asked_for() -> None:
     repository = fill(in_memory_storage())
     before = seen(repository)
     rules = CompactionRules(small=1000, target=4000, enough=2000, inline_from=8)
-    result = compact(engine_of(repository), "main", rules=rules)
+    result = repository.compact("main", rules=rules)
     assert (result.chunks, result.files) == (24, 4)
     assert seen(repository) == before
 
@@ -127,7 +122,7 @@ def write(session: Session, *places: tuple[int, int]) -> None:
 
 def test_chunks_that_were_written_meanwhile_are_left_out_and_the_rest_is_committed() -> None:
     repository = fill(in_memory_storage())
-    engine = engine_of(repository)
+    engine = repository.engine
     packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
     other = repository.writable_session("main")
     write(other, (0, 0), (1, 3))
@@ -141,7 +136,7 @@ def test_chunks_that_were_written_meanwhile_are_left_out_and_the_rest_is_committ
 
 def test_an_array_that_was_deleted_or_made_anew_meanwhile_is_left_out() -> None:
     repository = fill(in_memory_storage())
-    engine = engine_of(repository)
+    engine = repository.engine
     packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
     other = repository.writable_session("main")
     other.tree.delete("/a")
@@ -158,7 +153,7 @@ def test_a_writer_that_is_overtaken_rebases_without_a_conflict(solver: ConflictD
     repository = fill(in_memory_storage())
     slow = repository.writable_session("main")
     write(slow, (0, 0), (1, 1))
-    compact(engine_of(repository), "main", rules=RULES)
+    repository.compact("main", rules=RULES)
     slow.commit("late", rebase_with=solver)
     session = repository.readonly_session("main")
     found = contents(session)
@@ -169,7 +164,7 @@ def test_a_writer_that_is_overtaken_rebases_without_a_conflict(solver: ConflictD
 def test_a_compaction_that_is_overtaken_while_it_commits_tries_again() -> None:
     storage = in_memory_storage()
     repository = fill(storage)
-    engine = engine_of(repository)
+    engine = repository.engine
     packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
     real, calls = engine.ledger.commit, []
 
@@ -256,7 +251,7 @@ def write_zarr(path: Path, generation: str) -> np.ndarray:  # type: ignore[type-
     created = root.create_array("a", shape=values.shape, chunks=(5, 10), dtype="float64")
     created[:] = values
     session.commit("values")
-    result = compact(engine_of(repository), "main")
+    result = repository.compact("main")
     assert (result.chunks, result.files) == (24, 1)
     return values
 

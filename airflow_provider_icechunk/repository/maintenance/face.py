@@ -10,6 +10,11 @@ from typing import Any
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.maintenance.collect import Collection, collect
 from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
+from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
+from airflow_provider_icechunk.repository.maintenance.compaction_run import (
+    CompactionResult,
+    compact,
+)
 from airflow_provider_icechunk.repository.maintenance.expire import (
     carry_out_expiration,
     expire,
@@ -37,6 +42,11 @@ class Maintenance:
 
     _engine: Engine
     _default_commit_metadata: dict[str, Any]
+
+    @property
+    def engine(self) -> Engine:
+        """What the sessions of the repository share; for maintenance that runs elsewhere."""
+        return self._engine
 
     def expire_snapshots(
         self,
@@ -155,4 +165,28 @@ class Maintenance:
         details = self._default_commit_metadata | dict(metadata or {})
         return self._engine.show(
             rewrite_manifests(self._engine, message, branch=branch, metadata=details)
+        )
+
+    def compact(
+        self,
+        branch: str,
+        *,
+        rules: CompactionRules | None = None,
+        message: str = "compact small chunks",
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CompactionResult:
+        """Put neighbouring small chunks of the head of a branch into packed files, as one commit.
+
+        Values do not change, and neither side waits for the other: a chunk that is written
+        meanwhile keeps what was written. The old files stay until snapshots that need them have
+        expired and garbage was collected.
+        """
+        return compact(
+            self._engine,
+            branch,
+            rules=rules,
+            message=message,
+            metadata=self._default_commit_metadata | dict(metadata or {}),
+            dry_run=dry_run,
         )
