@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.identities import show_id
 from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.names import MAIN
 from airflow_provider_icechunk.repository.migration.identities import snapshot_ids
 from airflow_provider_icechunk.repository.migration.references import References
 from airflow_provider_icechunk.repository.migration.survey import Facts, Survey
@@ -129,6 +130,8 @@ class MigrationResult:
 
 def make_plan(survey: Survey, source: Generation, target: Generation) -> MigrationPlan:
     """How to bring what the survey found to `target`."""
+    if MAIN not in survey.references.branches:
+        raise FormatError(f"there is no branch {MAIN!r}, which newer generations need: create it")
     return MigrationPlan(source, target, survey, snapshot_ids(survey.history))
 
 
