@@ -70,17 +70,21 @@ def commit_session(
     token: str,
     solver: ConflictSolver | None,
     writers: Sequence[str] | None = None,
+    since: datetime | None = None,
 ) -> Committed:
     """Merge what the writers left and commit it once, however often this is called.
 
-    A snapshot with the same token that was committed since the session was opened is the answer.
+    A snapshot with the same token is the answer: one that was committed since the session was
+    opened, or, by a run that was cleared as a whole and opened another session, since `since`.
     """
     from airflow_provider_icechunk.api import WorkUnit
     from airflow_provider_icechunk.repository.jobs import JobFolder
 
     repository = IcechunkHook(description.conn_id).open(description.repository)
     work = WorkUnit.from_json(description.work_unit)
-    earlier = _find(repository, work, token)
+    earlier = _find(repository, work, token) or find_commit(
+        repository, work.branch, token, since=since
+    )
     if earlier is not None:
         return _committed(earlier, work.branch, chunks=_changed_chunks(repository, earlier))
     session = repository.resume(work)

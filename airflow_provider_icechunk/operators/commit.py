@@ -9,7 +9,11 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+from airflow_provider_icechunk.operators.identity import (
+    earliest_start,
+    task_identity,
+    task_metadata,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,6 +70,7 @@ class IcechunkCommitOperator(BaseOperator):
             token=task_identity(context),
             solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
             writers=self.fragments,
+            since=earliest_start(context),
         )
         self.log.info(
             "Committed %s to %s: %d chunks",

@@ -125,6 +125,18 @@ def test_committing_again_finds_the_first_commit(repository: Repository) -> None
     assert commits(repository) == 2
 
 
+def test_a_run_that_is_cleared_as_a_whole_commits_nothing_more(repository: Repository) -> None:
+    session = open_session()
+    write(session, "only", slice(0, 6), 5)
+    first = commit(session)
+    commit(open_session(arrays=[{**FIELD, "path": "other"}]), run_id="another run")
+    again = open_session(try_number=2)
+    write(again, "only", slice(0, 6), 6)
+    assert commit(again) == first
+    assert commits(repository) == 2
+    assert field(repository) == [5] * 6
+
+
 def test_a_commit_that_is_repeated_needs_no_fragments_any_more(repository: Repository) -> None:
     session = open_session()
     write(session, "only", slice(0, 6), 5)
