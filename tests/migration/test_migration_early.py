@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zarr
+from support import september
+from support.arrays import GROUP
 from support.audit import audit
 from support.early import tell
 from support.migrations import bytes_of, portrait
-from support.upkeep import Clock, clone, keys, lived_in, write
+from support.upkeep import Clock, clone, keys, live_in, lived_in, write
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.exceptions import StorageError, UnsupportedError
@@ -21,6 +23,10 @@ from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 EARLY = ["draft", "alpha1"]
 OLD = ["draft", "alpha1", "alpha"]
+NEW_FOLDERS = {
+    "refs", "repo", "snapshots", "transactions", "manifests", "chunks", "jobs", "migrations",
+    "overwritten",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("to", ["1", "2"])
@@ -46,10 +52,7 @@ def test_everything_comes_along(generation, to):
     assert portrait(storage) == before.renamed(result.ids)
     if generation in EARLY:
         folders = {key.split("/")[0] for key in storage.objects}
-        assert folders <= {
-            "refs", "repo", "snapshots", "transactions", "manifests", "chunks", "jobs",
-            "migrations", "overwritten",
-        }  # fmt: skip
+        assert folders <= NEW_FOLDERS
 
 
 @pytest.mark.parametrize("generation", EARLY)
@@ -178,3 +181,32 @@ def _copied(storage: MemoryStorage, key: str, to: str | None = None) -> Put:
     found = storage.get(key)
     assert found is not None
     return Put(to or key, found.data)
+
+
+@pytest.mark.parametrize("to", ["1", "2"])
+def test_what_software_of_september_2024_wrote_moves_up_too(to):
+    storage = september.repository()
+    before = portrait(storage)
+    result = icechunk.migrate(storage, to, remove_old=True)
+    assert portrait(storage) == before.renamed(result.ids)
+    left = {key for key in storage.objects if key[:2] in ("r/", "s/", "m/", "c/")}
+    assert left == {"r/branch:main/notes.txt"}
+    write_more(storage)
+
+
+def write_more(storage: MemoryStorage) -> None:
+    """It could only be read before."""
+    repo = Repository.open(storage)
+    session = repo.writable_session("main")
+    session.tree.put_document("/ours", GROUP)
+    session.commit("goes on")
+
+
+def test_a_migration_is_the_same_on_every_kind_of_storage(backend):
+    live_in(backend(), "alpha1")
+    before = portrait(backend())
+    result = icechunk.migrate(backend(), "1")
+    assert portrait(backend()) == before.renamed(result.ids)
+    assert icechunk.migrate(backend(), "2", remove_old=True).migrated
+    assert portrait(backend()) == before.renamed(result.ids)
+    assert {item.key.split("/")[0] for item in backend().scan("")} <= NEW_FOLDERS
