@@ -1,23 +1,20 @@
 """A streaming query whose driver is killed at each point of a batch: every batch once."""
 
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import icechunk
 import numpy as np
 import pytest
 import zarr
+from support.drivers import environment, kill_at, last_line, start
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.spark.streaming_sink import BATCH_KEY, QUERY_KEY
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
-ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import sys, time
 from pathlib import Path
@@ -67,13 +64,14 @@ query = (
     .start()
 )
 query.awaitTermination()
+print("done")
 """
 
 
 def put_input(folder: Path, number: int) -> None:
     """A batch of two rows; every batch also writes row 0, so order and repetition would show."""
     file = folder / f"{number}.json"
-    rows = {0: number + 10, number + 1: number + 20}
+    rows = {0: number + 32, number + 1: number + 20}
     file.write_text("\n".join(f'{{"row": {row}, "value": {rows[row]}}}' for row in rows))
     os.utime(file, (1_000_000 + number, 1_000_000 + number))
 
@@ -88,22 +86,10 @@ def test_a_driver_killed_at_each_point_of_a_batch_writes_every_batch_once(tmp_pa
     session.commit("first")
     for number in range(4):
         put_input(folder, number)
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
-    environment = keep | {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
 
-    def driver(point: str, batch: int) -> subprocess.Popen[bytes]:
+    def driver(point: str, batch: int) -> subprocess.Popen[str]:
         arguments = [folder, place, tmp_path / "checkpoint", sign, point, batch]
-        return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, *map(str, arguments)],
-            env=environment,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        return start(DRIVER, *arguments, env=environment())
 
     def batches() -> list[int]:
         history = repository.ancestry(branch="main")
@@ -111,24 +97,16 @@ def test_a_driver_killed_at_each_point_of_a_batch_writes_every_batch_once(tmp_pa
 
     points = {"before the chunks": [0], "before the commit": [0, 1], "after the commit": [0, 1, 2]}
     for number, (point, expected) in enumerate(points.items()):
-        running = driver(point, number)
-        limit = time.monotonic() + 300
-        while not sign.exists():
-            assert running.poll() is None, "the driver ended by itself"
-            assert time.monotonic() < limit, f"waited in vain for {point}"
-            time.sleep(0.1)
-        # The Python driver and its Java process are in one group; their workers end with them.
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-        sign.unlink()
+        # The Python driver and its Java process are killed; their workers end with them.
+        kill_at(sign, driver(point, number))
         committed = expected if point == "after the commit" else expected[:-1]
         assert batches() == committed, point
 
-    assert driver("never", 0).wait(300) == 0
+    assert last_line(driver("never", 0)) == "done"
     assert batches() == [0, 1, 2, 3]
     queries = {info.metadata.get(QUERY_KEY) for info in repository.ancestry(branch="main")}
     assert len(queries - {None}) == 1
     storage = icechunk.local_filesystem_storage(str(place))
     store = icechunk.Repository.open(storage).readonly_session("main").store
     found = np.asarray(zarr.open_array(store, path="a", mode="r")[:])
-    assert found.tolist() == [13, 20, 21, 22, 23, 0, 0, 0]
+    assert found.tolist() == [35, 20, 21, 22, 23, 0, 0, 0]
