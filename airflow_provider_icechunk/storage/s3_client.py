@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -30,10 +31,22 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _UNLIMITED = timedelta(hours=1)
+_TALKATIVE = ("botocore.auth", "botocore.endpoint")
+"""Loggers that print the requests they sign and send, with the session token, at level DEBUG."""
+
+
+class _NoDetails(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.INFO
+
+
+_NO_DETAILS = _NoDetails()
 
 
 def make_client(settings: S3Settings) -> S3Client:
     """A client of its own session: nothing is shared with the process's default session."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).addFilter(_NO_DETAILS)
     session = Session()
     _give(session, settings.credentials)
     client: S3Client = boto3.session.Session(botocore_session=session).client(

@@ -16,7 +16,7 @@ from airflow_provider_icechunk.hooks.observing import (
     is_temporary,
     look_at_branch,
 )
-from airflow_provider_icechunk.triggers.polling import Pauses, failure, make_event
+from airflow_provider_icechunk.triggers.polling import Gap, Pauses, failure, make_event
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
@@ -36,6 +36,9 @@ class IcechunkBranchTrigger(BaseEventTrigger):
     what was seen last, the newest commit is told with `reset` set. Errors are logged and waited
     out, whatever they are.
 
+    Events keep a distance, because Airflow starts a run with the first of several that come between
+    two rounds of its scheduler, and keeps the others until the next event comes.
+
     :param repository: path below the root of the connection.
     :param branch: the branch to follow.
     :param icechunk_conn_id: the connection.
@@ -45,6 +48,8 @@ class IcechunkBranchTrigger(BaseEventTrigger):
     :param message_matches: tell only commits in whose message this regular expression is found.
     :param metadata_has: tell only commits whose metadata has these entries.
     :param poll_interval: seconds between two looks.
+    :param event_gap: least number of seconds between two events; longer than a round of the
+        scheduler, so that every commit starts a run of its own.
     :param once: end after the first event, as a deferred sensor needs it, or with an error event if
         waiting is hopeless.
     :param watcher_id: anything that tells two watchers apart. Airflow runs equal triggers once and
@@ -62,6 +67,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         message_matches: str | None = None,
         metadata_has: Mapping[str, Any] | None = None,
         poll_interval: float = 60.0,
+        event_gap: float = 5.0,
         once: bool = False,
         watcher_id: str | None = None,
     ) -> None:
@@ -74,6 +80,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         self.message_matches = message_matches
         self.metadata_has = metadata_has
         self.poll_interval = poll_interval
+        self.event_gap = event_gap
         self.once = once
         self.watcher_id = watcher_id
 
@@ -90,6 +97,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
                 "message_matches": self.message_matches,
                 "metadata_has": self.metadata_has,
                 "poll_interval": self.poll_interval,
+                "event_gap": self.event_gap,
                 "once": self.once,
                 "watcher_id": self.watcher_id,
             },
@@ -97,7 +105,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the events."""
-        pauses = Pauses(self.poll_interval)
+        pauses, gap = Pauses(self.poll_interval), Gap(self.event_gap)
         start = await self._watermark() or self.start_from
         while True:
             try:
@@ -113,6 +121,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
                 if self.once:
                     yield make_event({"status": "success", "result": dict(event)})
                     return
+                await gap.keep()
                 yield make_event(dict(event))
             # Stored only after this pause: by then Airflow has written the events down.
             await asyncio.sleep(pauses.after_success())

@@ -41,6 +41,20 @@ class Pauses:
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret
 
 
+class Gap:
+    """Keeps two moments at least so many seconds apart."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._earliest = 0.0
+
+    async def keep(self) -> None:
+        """Wait until the last return of this is long enough ago."""
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(max(0.0, self._earliest - clock()))
+        self._earliest = clock() + self._seconds
+
+
 class PollingTrigger(BaseTrigger):
     """Ask one question of a repository until there is an answer, and pass that on as the event.
 

@@ -2,17 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 from airflow.sdk import Connection
 from hypothesis import given
 from hypothesis import strategies as st
+from support.between import Between, standing_before
 from support.moto_server import BUCKET
 from support.seaweedfs import ACCESS_KEY, SECRET_KEY, SHARED_BUCKET, SeaweedFS
 
@@ -136,61 +132,10 @@ def test_the_root_itself_can_be_the_repository() -> None:
     assert settings.folder("a/b") == "/data/here/a/b"
 
 
-class Between(ThreadingHTTPServer):
-    """Stands between a client and the S3 server, notes what is asked, and can spoil answers."""
-
-    def __init__(self, behind: str) -> None:
-        super().__init__(("127.0.0.1", 0), Passing)
-        self.behind = behind
-        self.methods: list[str] = []
-        self.denies = False
-        self.drops_conditions = False
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Passing(BaseHTTPRequestHandler):
-    server: Between
-
-    def do_GET(self) -> None:
-        self.server.methods.append(self.command)
-        if self.server.denies:
-            self.answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
-            return
-        headers = dict(self.headers)
-        if self.server.drops_conditions:
-            headers.pop("If-Match", None)
-        wanted = Request(self.server.behind + self.path, method=self.command, headers=headers)
-        try:
-            with urlopen(wanted) as found:
-                self.answer(found.status, found.headers, found.read())
-        except HTTPError as error:
-            with error:
-                self.answer(error.code, error.headers, error.read())
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
-
-    def answer(self, status: int, headers: Any, body: bytes) -> None:
-        self.send_response(status)
-        for name in ("Content-Type", "Content-Range", "ETag", "Last-Modified"):
-            if name in headers:
-                self.send_header(name, headers[name])
-        self.send_header("Content-Length", headers.get("Content-Length", str(len(body))))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing to the terminal."""
-
-
 @pytest.fixture
 def between(moto_endpoint: str, connect: Callable[..., str]) -> Iterator[Between]:
     """A server that `icechunk_default` points to, in front of moto."""
-    with Between(moto_endpoint) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+    with standing_before(moto_endpoint) as server:
         extra = {
             "endpoint_url": server.address, "allow_http": True, "force_path_style": True,
             "region": "us-east-1", "prefix": f"checked-{server.server_port}",
@@ -198,8 +143,6 @@ def between(moto_endpoint: str, connect: Callable[..., str]) -> Iterator[Between
         connect(host=BUCKET, login="key", password=SECRET, extra=extra)
         connect("elsewhere", host="nowhere", login="key", password=SECRET, extra=extra)
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def made_in(server: Between) -> Repository:

@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 import zarr
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    TaskDeferred,
+)
 from airflow.serialization.serialized_objects import BaseSerialization
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from support.airflow_contexts import make_context
+from support.provider_classes import listed, parameters
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import AccessDeniedError, StorageError
@@ -81,13 +87,11 @@ def travelled(trigger: BaseTrigger) -> BaseTrigger:
     return getattr(importlib.import_module(module), name)(**BaseSerialization.deserialize(stored))
 
 
-@pytest.mark.parametrize(
-    "trigger",
-    [
+TRAVELLERS = [
         IcechunkBranchTrigger(
             repository="a/b", branch="dev", icechunk_conn_id="c", start_from="beginning", path="/x",
             message_matches="^x", metadata_has={"k": [1, {"n": None}]}, poll_interval=1.5,
-            once=True, watcher_id="w",
+            event_gap=2.5, once=True, watcher_id="w",
         ),
         IcechunkBranchTrigger(repository="a"),
         IcechunkTagTrigger(repository="a", tag="v1", icechunk_conn_id="c", poll_interval=2.0),
@@ -95,8 +99,17 @@ def travelled(trigger: BaseTrigger) -> BaseTrigger:
             repository="a", path="/x", branch="dev", kind="array", attributes={"k": 1},
             minimum_shape=[1, 2], icechunk_conn_id="c", poll_interval=2.0,
         ),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+def test_every_trigger_travels() -> None:
+    assert {type(one) for one in TRAVELLERS} == set(listed("triggers"))
+    for one in TRAVELLERS:
+        given = set(one.serialize()[1])
+        assert given == set(parameters(type(one))), "an argument is lost on the way"
+
+
+@pytest.mark.parametrize("trigger", TRAVELLERS)
 def test_a_trigger_travels_with_all_its_arguments(trigger: BaseTrigger) -> None:
     copy = travelled(trigger)
     assert type(copy) is type(trigger)
@@ -127,6 +140,28 @@ CASES: list[tuple[type, dict[str, Any], Callable[[Repository], Any]]] = [
 ]
 
 
+def test_every_sensor_is_compared() -> None:
+    assert {kind for kind, _, _ in CASES} == set(listed("sensors"))
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule", "deferrable"])
+@pytest.mark.parametrize(("kind", "arguments", "meet"), CASES)
+def test_what_does_not_come_is_waited_for_in_every_mode(
+    repository: Repository, kind: type, arguments: dict[str, Any], meet: object, mode: str
+) -> None:
+    del meet
+    if kind is IcechunkBranchSensor:
+        arguments = {**arguments, "since_snapshot_id": repository.lookup_branch("main")}
+    waiting: dict[str, tuple[dict[str, Any], type[BaseException]]] = {
+        "poke": ({"timeout": 0.02}, AirflowSensorTimeout),
+        "reschedule": ({"mode": "reschedule", "poke_interval": 60}, AirflowRescheduleException),
+        "deferrable": ({"deferrable": True}, TaskDeferred),
+    }
+    given, error = waiting[mode]
+    with pytest.raises(error):
+        sensor(kind, **arguments, **given).execute(make_context())
+
+
 @pytest.mark.parametrize(("kind", "arguments", "meet"), CASES)
 def test_poking_and_deferring_give_the_same_answer(
     repository: Repository, kind: type, arguments: dict[str, Any], meet: Callable[..., Any]
@@ -147,7 +182,8 @@ def test_poking_and_deferring_give_the_same_answer(
     answer = waiting.execute_complete(make_context(), event)
     assert answer == poked(kind, **arguments)
     assert answer == sensor(kind, deferrable=True, **arguments).execute(make_context())
-    assert answer == sensor(kind, **arguments).execute(make_context())
+    for mode in ("poke", "reschedule"):
+        assert answer == sensor(kind, mode=mode, **arguments).execute(make_context())
     assert json.loads(json.dumps(answer)) == answer
 
 
@@ -239,7 +275,8 @@ class Store:
 
 def watcher(store: Store, **arguments: Any) -> IcechunkBranchTrigger:
     trigger = IcechunkBranchTrigger(
-        **{"repository": "weather", "poll_interval": 0.01, "watcher_id": "w", **arguments}
+        **{"repository": "weather", "poll_interval": 0.01, "event_gap": 0.0, "watcher_id": "w"}
+        | arguments
     )
     trigger.asset_state_store = store  # type: ignore[assignment]
     return trigger
@@ -321,6 +358,26 @@ def test_a_watcher_survives_every_error_of_the_storage(
     (event,) = asyncio.run(take(watcher(Store(), start_from=since).run(), 1))
     assert event["snapshot_id"] == new
     assert not errors
+
+
+def test_events_keep_their_distance(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = repository.lookup_branch("main")
+    for number in range(3):
+        change(repository, f"{number}")
+    waits: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    trigger = watcher(Store(), start_from=since, event_gap=7.0)
+    asyncio.run(take(trigger.run(), 3))
+    assert waits[0] == 0.0
+    assert all(6.0 < wait <= 7.0 for wait in waits[1:3])
 
 
 def test_pauses_grow_with_failures_and_stay_bounded() -> None:

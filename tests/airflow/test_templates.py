@@ -1,53 +1,26 @@
 """Templates: every declared field is an attribute and is rendered; nothing works in `__init__`."""
 
-import importlib
 import inspect
-import pkgutil
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
+from support.provider_classes import listed, parameters, required
 
-import airflow_provider_icechunk.operators
-import airflow_provider_icechunk.sensors
+from airflow_provider_icechunk.decorators.icechunk import _IcechunkDecoratedOperator, with_session
+from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
 
+OPERATORS = listed("operators", "sensors")
 TEXT = "{{ x }}"
 
 
-def operators() -> list[type[BaseOperator]]:
-    found = set()
-    for package in (airflow_provider_icechunk.operators, airflow_provider_icechunk.sensors):
-        for module in pkgutil.iter_modules(package.__path__):
-            loaded = importlib.import_module(f"{package.__name__}.{module.name}")
-            found |= {
-                one
-                for _, one in inspect.getmembers(loaded, inspect.isclass)
-                if issubclass(one, BaseOperator) and one.__name__.startswith("Icechunk")
-            }
-    return sorted(found, key=lambda one: one.__name__)
-
-
-def parameters(operator: type[BaseOperator]) -> dict[str, inspect.Parameter]:
-    """What its constructor and those of its bases in this package take."""
-    found: dict[str, inspect.Parameter] = {}
-    for base in operator.__mro__:
-        if base.__module__.startswith("airflow_provider_icechunk"):
-            made = inspect.signature(base.__init__).parameters.items()
-            found |= {name: one for name, one in made if name not in ("self", "kwargs")}
-    return found
-
-
 def build(operator: type[BaseOperator]) -> BaseOperator:
-    required = [
-        name
-        for name, one in parameters(operator).items()
-        if one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD
-    ]
     templated = dict.fromkeys(operator.template_fields, TEXT)
-    return operator(**{"task_id": "task", **dict.fromkeys(required, TEXT), **templated})
+    given = dict.fromkeys(required(operator), TEXT)
+    return operator(**{"task_id": "task", **given, **templated})
 
 
-@pytest.mark.parametrize("operator", operators(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda one: one.__name__)
 class TestOperator:
     def test_every_template_field_is_rendered(self, operator: type[BaseOperator]) -> None:
         made = build(operator)
@@ -75,4 +48,27 @@ class TestOperator:
 
 
 def test_there_are_operators() -> None:
-    assert len(operators()) >= 19
+    assert len(OPERATORS) >= 19
+
+
+def test_the_decorator_renders_its_fields_too() -> None:
+    own = set(_IcechunkDecoratedOperator.template_fields) - {
+        "op_args",
+        "op_kwargs",
+        "templates_dict",
+    }
+    made = _IcechunkDecoratedOperator(
+        task_id="task",
+        python_callable=with_session(lambda session: session),
+        **dict.fromkeys(own, TEXT),
+    )
+    made.render_template_fields({"x": "rendered"})
+    assert {name: getattr(made, name) for name in own} == dict.fromkeys(own, "rendered")
+    assert own == {"repository", "branch", "message", "metadata"}
+
+
+def test_the_notifier_renders_its_fields_too() -> None:
+    fields = IcechunkTagNotifier.template_fields
+    made = IcechunkTagNotifier(**dict.fromkeys(fields, TEXT))
+    made.render_template_fields({"x": "rendered"})
+    assert {getattr(made, name) for name in fields} == {"rendered"}

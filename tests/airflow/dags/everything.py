@@ -1,5 +1,8 @@
 """Every operator, sensor and decorator once, one after the other."""
 
+import os
+from pathlib import Path
+
 from airflow.sdk import DAG, Asset, task
 from airflow.sdk.bases.operator import chain
 
@@ -22,6 +25,7 @@ from airflow_provider_icechunk.operators.session import (
     IcechunkAbortSessionOperator,
     IcechunkOpenSessionOperator,
 )
+from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 from airflow_provider_icechunk.operators.tag import (
     IcechunkCreateTagOperator,
     IcechunkDeleteTagOperator,
@@ -32,6 +36,7 @@ from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, Icech
 MAIN = Asset(name="everything_main", uri="icechunk://bucket/everything?branch=main")
 HERE = {"repository": "{{ dag.dag_id }}"}
 WAIT = {**HERE, "poke_interval": 0.1, "timeout": 60}
+JOBS = Path(os.environ.get("TEST_JOBS", "/nonexistent"))
 FIELD = {"path": "x", "shape": [3], "dtype": "int64", "values": [1, 2, 3]}
 
 with DAG("everything", schedule=None, catchup=False) as dag:
@@ -53,8 +58,12 @@ with DAG("everything", schedule=None, catchup=False) as dag:
     written = write("{{ 40 + 2 }}")
     publish = IcechunkPublishOperator(task_id="publish", source="staging", outlets=[MAIN], **HERE)
     commit_id = "{{ ti.xcom_pull(task_ids='commit')['snapshot_id'] }}"
+    spark = IcechunkSparkSubmitOperator(
+        task_id="spark", arrays=[{**FIELD, "path": "y"}], application=str(JOBS / "fake_job.py"),
+        spark_binary=str(JOBS / "fake_spark_submit.sh"), **HERE,
+    )  # fmt: skip
     chain(
-        create, session, commit, abort, branch, written, publish,
+        create, session, commit, abort, branch, written, publish, spark,
         IcechunkCreateTagOperator(task_id="tag", tag="v1", **HERE),
         IcechunkTagSensor(task_id="wait_tag", tag="v1", deferrable=True, **WAIT),
         IcechunkBranchSensor(

@@ -1,0 +1,171 @@
+"""Input that cannot work, through the operators: refused in words, and nothing is changed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+from airflow.sdk.exceptions import AirflowFailException
+from support.airflow_contexts import make_context
+from support.provider_classes import listed, parameters, required
+
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    IcechunkError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+    RebaseFailedError,
+)
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.operators.branch import IcechunkCreateBranchOperator
+from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
+from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
+from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
+from airflow_provider_icechunk.operators.tag import IcechunkCreateTagOperator
+
+ROOT = "1CECHNKREP0F1RSTCMT0"
+VALUES: dict[str, Any] = {
+    "repository": "weather", "branch": "dev", "tag": "v1", "source": "dev", "message": "m",
+    "path": "x", "older_than": "30d", "snapshot_id": ROOT, "session": "{}",
+}  # fmt: skip
+OPERATORS = listed("operators", "sensors")
+ON_A_REPOSITORY = [one for one in OPERATORS if "repository" in parameters(one)]
+FIELD = {"path": "field", "shape": [4], "chunks": [2], "dtype": "int32"}
+
+
+@pytest.fixture
+def repository(folder: Path, connect: Callable[..., str]) -> Repository:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    return Repository.create(local_filesystem_storage(folder / "weather"))
+
+
+def build(made: type[Any], **given: Any) -> Any:
+    return made(task_id="task", **{name: VALUES[name] for name in required(made)} | given)
+
+
+def run(made: type[Any], **given: Any) -> Any:
+    return build(made, **given).execute(make_context())
+
+
+def state(folder: Path) -> set[Path]:
+    return set(folder.parent.rglob("*"))
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("made", ON_A_REPOSITORY, ids=lambda one: str(one.__name__))
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc", "s3://bucket/x", "a/../../b", ""])
+def test_a_repository_outside_of_the_root_is_refused_by_every_operator(
+    made: type[Any], name: str, folder: Path
+) -> None:
+    before = state(folder)
+    with pytest.raises(Exception, match=r"root|no name") as caught:
+        run(made, repository=name)
+    assert isinstance(caught.value, (InvalidInputError, AirflowFailException))
+    assert state(folder) == before
+
+
+def test_every_operator_that_takes_a_repository_is_asked() -> None:
+    with_session = {one.__name__ for one in set(OPERATORS) - set(ON_A_REPOSITORY)}
+    assert with_session == {"IcechunkCommitOperator", "IcechunkAbortSessionOperator"}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "x\x00y", "%2e%2e", "a" * 300, "-\n"])
+@pytest.mark.parametrize(
+    ("made", "field"),
+    [(IcechunkCreateBranchOperator, "branch"), (IcechunkCreateTagOperator, "tag")],
+)
+def test_names_that_lead_elsewhere_are_refused(
+    made: type[Any], field: str, name: str, repository: Repository, folder: Path
+) -> None:
+    with pytest.raises(InvalidInputError):
+        run(made, **{field: name})
+    assert repository.list_branches() | repository.list_tags() == {"main"}
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name}
+    assert {path.name for path in folder.iterdir()} == {"weather"}
+
+
+WRITERS_TO_A_BRANCH = [
+    one
+    for one in ON_A_REPOSITORY
+    if "branch" in parameters(one)
+    and one.__name__.endswith("Operator")
+    and not one.__name__.startswith(("IcechunkCreateBranch", "IcechunkDeleteBranch"))
+]
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize("made", WRITERS_TO_A_BRANCH, ids=lambda one: str(one.__name__))
+def test_an_unknown_branch_is_named_with_those_that_are_there(made: type[Any]) -> None:
+    given = {"snapshot_id": ROOT} if "Reset" in made.__name__ else {}
+    with pytest.raises(NotFoundError, match=r"nowhere") as caught:
+        run(made, branch="nowhere", **given)
+    assert caught.value.kind is Kind.BRANCH_NOT_FOUND
+    assert "main" in str(caught.value)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "made",
+    [
+        one
+        for one in ON_A_REPOSITORY
+        if "Sensor" not in one.__name__ and "CreateRepository" not in one.__name__
+    ],
+    ids=lambda one: str(one.__name__),
+)
+def test_a_repository_that_is_not_there_is_named_with_the_remedy(
+    made: type[Any], connect: Callable[..., str]
+) -> None:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    with pytest.raises(NotFoundError, match="IcechunkCreateRepositoryOperator") as caught:
+        run(made)
+    assert caught.value.kind is Kind.REPOSITORY_NOT_FOUND
+
+
+def test_a_conflicting_write_is_refused_and_the_other_one_stays(repository: Repository) -> None:
+    session = IcechunkOpenSessionOperator(task_id="open", repository="weather", arrays=[FIELD])
+    first, second = (session.execute(make_context()) for _ in range(2))
+
+    def commit(opened: dict[str, Any], run_id: str, **given: Any) -> dict[str, Any]:
+        task = IcechunkCommitOperator(task_id="commit", session=opened, message=run_id, **given)
+        return task.execute(make_context(run_id=run_id))
+
+    made = commit(first, "first")
+    with pytest.raises(ConflictError):
+        commit(second, "second", rebase=False)
+    with pytest.raises(RebaseFailedError, match="field"):
+        commit(second, "second")
+    assert repository.lookup_branch("main") == made["snapshot_id"]
+
+
+def test_a_session_whose_base_has_expired_is_told_to_start_again(repository: Repository) -> None:
+    opened = IcechunkOpenSessionOperator(task_id="open", repository="weather", arrays=[FIELD])
+    old = repository.writable_session("main")
+    zarr.create_group(old.store)
+    base = old.commit("base")
+    stale = opened.execute(make_context())
+    # Whoever rewrites history takes the base away from under the session.
+    repository.reset_branch("main", ROOT)
+    other = repository.writable_session("main")
+    zarr.create_group(other.store, attributes={"another": "history"})
+    other.commit("other")
+    commit = IcechunkCommitOperator(task_id="commit", session=stale, message="late")
+    with pytest.raises(IcechunkError) as caught:
+        commit.execute(make_context())
+    assert isinstance(caught.value, (ConflictError, RebaseFailedError, NotFoundError)), caught.value
+    assert base not in [info.id for info in repository.ancestry(branch="main")]
+    assert next(iter(repository.ancestry(branch="main"))).message == "other"
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_missing_spark_connection_is_an_error_and_not_yarn() -> None:
+    with pytest.raises(InvalidInputError, match="no Spark connection 'elsewhere'"):
+        run(IcechunkSparkSubmitOperator, conn_id="elsewhere")
+
+
+def test_a_missing_icechunk_connection_is_named() -> None:
+    with pytest.raises(Exception, match="nowhere"):
+        IcechunkHook("nowhere").open("weather")

@@ -1,0 +1,284 @@
+"""`airflow standalone`: real scheduler, triggerer and workers, and what can happen to them."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from support.standalone import ROOT, Airflow, end_processes, processes, running, settings, until
+
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.triggers.branch import WATERMARK
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("default"),
+]
+HERE = Path(__file__).parent
+EXAMPLES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = tmp_path_factory.mktemp("standalone")
+    dags, data, signs = home / "dags", home / "data", home / "signs"
+    for folder in (dags, data, signs):
+        folder.mkdir()
+    for file in [*(ROOT / "dags").glob("*.py"), HERE / "dags/deaths.py", HERE / "dags/waiting.py"]:
+        shutil.copy(file, dags)
+    connections = {
+        "icechunk_default": {
+            "conn_type": "icechunk", "host": str(data), "extra": {"storage": "file"},
+        },
+        "spark_default": {"conn_type": "spark", "host": "local[1]"},
+    }  # fmt: skip
+    given = settings(home, dags, **connections)
+    return given | {"TEST_SIGNS": str(signs), "TEST_JOBS": str(HERE / "jobs")}
+
+
+@pytest.fixture(scope="module")
+def airflow(environment: dict[str, str]) -> Iterator[Airflow]:
+    with running(environment) as made:
+        yield made
+
+
+def repository(airflow: Airflow, name: str) -> Repository:
+    return Repository.open(local_filesystem_storage(airflow.home / "data" / name))
+
+
+def create(airflow: Airflow, name: str) -> Repository:
+    storage = local_filesystem_storage(airflow.home / "data" / name)
+    return Repository.open_or_create(storage)
+
+
+def commit(made: Repository, message: str, path: str = "field") -> str:
+    """A commit from outside of Airflow."""
+    session = made.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.require_array(path, shape=(2,), chunks=(2,), dtype="int64")[:] = hash(message) % 1000
+    return session.commit(message)
+
+
+def snapshots(made: Repository) -> list[str]:
+    """Ids of the commits on `main`, newest first, without the empty beginning."""
+    return [info.id for info in made.ancestry(branch="main") if info.parent_id is not None]
+
+
+def sign(airflow: Airflow, name: str) -> list[int]:
+    """Wait for a sign of a process: its id and that of its parent."""
+    file = airflow.home / "signs" / name
+    text = until(lambda: file.exists() and file.read_text(), f"the sign {name}")
+    return [int(word) for word in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class TestExamples:
+    """Each example Dag does what it says when it is scheduled, not only in `dag.test()`."""
+
+    def test_quickstart(self, airflow: Airflow) -> None:
+        run = airflow.succeed("icechunk_quickstart", {"repository": "quick"})
+        made = repository(airflow, "quick")
+        committed = airflow.result("icechunk_quickstart", run, "commit")
+        assert snapshots(made) == [committed["snapshot_id"]]
+        store = made.readonly_session("main").store
+        assert np.asarray(zarr.open_array(store, path="temperature", mode="r")[:]).min() > 0
+
+    def test_append_daily_catches_up_one_day_at_a_time(self, airflow: Airflow) -> None:
+        dag = "icechunk_append_daily"
+        airflow.pause(dag, paused=False)
+        until(lambda: list(airflow.runs(dag).values()).count("success") >= 3, "three days")
+        airflow.pause(dag, paused=True)
+        made = repository(airflow, "daily")
+        messages = [info.message for info in made.ancestry(branch="main")][::-1]
+        assert messages[1:4] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+        assert len(set(messages)) == len(messages)
+
+    def test_write_audit_publish(self, airflow: Airflow) -> None:
+        dag = "icechunk_write_audit_publish"
+        airflow.succeed(dag, {"value": 5})
+        published = repository(airflow, "audited").lookup_branch("main")
+        run = airflow.start(dag, {"value": -1})
+        assert airflow.finish(dag, run) == "failed"
+        made = repository(airflow, "audited")
+        assert made.lookup_branch("main") == published
+        assert made.list_branches() == {"main"}
+
+    def test_event_driven(self, airflow: Airflow) -> None:
+        dag = "icechunk_event_driven"
+        made = create(airflow, "weather")
+        commit(made, "before anybody watches")
+        airflow.pause(dag, paused=False)
+        ids: dict[str, str] = {}
+
+        def one_more() -> bool:
+            # The watcher begins at the head, some time after the Dag was allowed to run.
+            ids[commit(made, f"commit {len(ids)}")] = f"commit {len(ids)}"
+            return "success" in airflow.runs(dag).values()
+
+        until(one_more, "a run for a commit")
+        airflow.pause(dag, paused=True)
+        run = next(run for run, state in airflow.runs(dag).items() if state == "success")
+        described = airflow.result(dag, run, "describe_commits")
+        assert described
+        for told in described:
+            assert ids[told["snapshot_id"]] == told["message"]
+            assert told["arrays"] == ["/field"]
+
+    def test_maintenance(self, airflow: Airflow) -> None:
+        dag = "icechunk_maintenance"
+        made = create(airflow, "kept")
+        for number in range(12):
+            commit(made, f"{number}")
+        conf = {"repository": "kept", "older_than": "0s", "minimum_age": "0s"}
+        airflow.succeed(dag, conf)
+        kept = [info.message for info in repository(airflow, "kept").ancestry(branch="main")]
+        assert kept[:10] == [str(number) for number in range(11, 1, -1)]
+        assert "0" not in kept
+
+    @pytest.mark.parametrize(
+        "dag",
+        [
+            name
+            for name in EXAMPLES
+            if f"test_{name.removeprefix('icechunk_')}"
+            not in "test_quickstart test_append_daily test_write_audit_publish test_event_driven "
+            "test_maintenance"
+        ],
+    )
+    def test_the_others_run_as_they_are(self, airflow: Airflow, dag: str) -> None:
+        airflow.succeed(dag)
+
+
+def test_deferred_sensors_give_the_worker_back_and_answer_in_the_end(airflow: Airflow) -> None:
+    made = create(airflow, "watched")
+    since = commit(made, "before")
+    run = airflow.start("waiting", {"since": since})
+    tasks = ("commit", "tag", "node")
+
+    def states() -> set[str]:
+        found = {airflow.task("waiting", run, task)["state"] for task in tasks}
+        assert "failed" not in found, airflow.explain("waiting", run)
+        return found
+
+    until(lambda: states() == {"deferred"}, "all sensors to defer")
+    commit(made, "noise")
+    wanted = commit(made, "wanted", "late")
+    made.create_tag("v1", wanted)
+    assert airflow.finish("waiting", run) == "success", airflow.explain("waiting", run)
+    answers = {task: airflow.result("waiting", run, task) for task in tasks}
+    assert {answer["snapshot_id"] for answer in answers.values()} == {wanted}
+    assert answers["commit"]["message"] == "wanted"
+
+
+def told(airflow: Airflow) -> list[str]:
+    """The snapshots that successful runs of the consumer were started by."""
+    runs = [run for run, state in airflow.runs("following").items() if state == "success"]
+    return [one for run in runs for one in airflow.result("following", run, "told")]
+
+
+def test_a_consumer_runs_for_each_commit_from_outside_also_after_a_dead_triggerer(
+    airflow: Airflow, environment: dict[str, str]
+) -> None:
+    made = create(airflow, "followed")
+    airflow.pause("following", paused=False)
+    for number in range(2):
+        new = commit(made, f"alone {number}")
+        until(lambda new=new: new in told(airflow), "a run for a commit")
+    many = [commit(made, f"quick {number}") for number in range(3)]
+    until(lambda: set(many) <= set(told(airflow)), "runs for three commits")
+    assert [one for one in told(airflow) if one in many][:3] == many
+
+    def watermark() -> Any:
+        assets = airflow.ask("GET", "assets?name_pattern=followed_main")["assets"]
+        return airflow.ask("GET", f"assets/{assets[0]['id']}/state-store")
+
+    until(lambda: many[-1] in str(watermark()), f"{WATERMARK} to be stored")
+    for pid, command in processes(airflow.home).items():
+        if "triggerer" in command:
+            os.kill(pid, signal.SIGKILL)
+    missed = [commit(made, f"unwatched {number}") for number in range(2)]
+    with (airflow.home / "triggerer.log").open("wb") as log:
+        subprocess.Popen(
+            ["airflow", "triggerer"], env=environment, stdout=log, stderr=log, cwd=airflow.home
+        )
+        until(lambda: set(missed) <= set(told(airflow)), "runs for what was missed")
+    assert set(told(airflow)) == set(snapshots(made))
+    airflow.pause("following", paused=True)
+
+
+def test_a_worker_killed_between_spark_and_the_commit_commits_once(airflow: Airflow) -> None:
+    run = airflow.start("worker_dies")
+    task, worker = sign(airflow, "task")
+    assert snapshots(repository(airflow, "worker_dies")) == []
+    for pid in (worker, task):
+        os.kill(pid, signal.SIGKILL)
+    assert airflow.finish("worker_dies", run) == "success", airflow.explain("worker_dies", run)
+    assert airflow.task("worker_dies", run, "write")["try_number"] == 2
+    made = repository(airflow, "worker_dies")
+    committed = airflow.result("worker_dies", run, "write")
+    assert snapshots(made) == [committed["snapshot_id"]]
+    store = made.readonly_session("main").store
+    assert np.asarray(zarr.open_array(store, path="temperature", mode="r")[:]).min() > 0
+
+    # Cleared after it has committed: another attempt, and still one snapshot.
+    airflow.clear("worker_dies", run, "write")
+    until(lambda: airflow.task("worker_dies", run, "write")["try_number"] == 3, "a third attempt")
+    assert airflow.finish("worker_dies", run) == "success", airflow.explain("worker_dies", run)
+    assert snapshots(repository(airflow, "worker_dies")) == [committed["snapshot_id"]]
+    again = airflow.result("worker_dies", run, "write")
+    assert again["snapshot_id"] == committed["snapshot_id"]
+
+
+def test_a_whole_run_cleared_after_its_commit_has_still_one_snapshot(airflow: Airflow) -> None:
+    dag = "icechunk_quickstart"
+    run = airflow.succeed(dag, {"repository": "cleared"})
+    (only,) = snapshots(repository(airflow, "cleared"))
+    airflow.clear(dag, run, "create_repository", "open_session", "write_chunks", "commit")
+    until(lambda: airflow.task(dag, run, "commit")["try_number"] == 2, "a second attempt")
+    assert airflow.finish(dag, run) == "success", airflow.explain(dag, run)
+    assert snapshots(repository(airflow, "cleared")) == [only]
+    assert airflow.result(dag, run, "commit")["snapshot_id"] == only
+
+
+def test_a_task_that_is_stopped_ends_its_job_and_leaves_nothing_visible(airflow: Airflow) -> None:
+    run = airflow.start("job_is_killed")
+    driver, spark = sign(airflow, "job")
+    assert is_running(driver)
+    airflow.mark_failed("job_is_killed", run, "write")
+    until(lambda: not is_running(driver) and not is_running(spark), "the end of the job", 120)
+    assert airflow.finish("job_is_killed", run) == "failed"
+    made = repository(airflow, "job_is_killed")
+    assert snapshots(made) == []
+    assert made.list_branches() == {"main"}
+
+
+def test_airflow_finds_the_provider(environment: dict[str, str]) -> None:
+    answer = subprocess.run(
+        ["airflow", "providers", "list", "--output", "json"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "airflow-provider-icechunk" in answer.stdout
+
+
+def test_no_process_is_left_behind(environment: dict[str, str], tmp_path: Path) -> None:
+    given = environment | {"AIRFLOW_HOME": str(tmp_path)}
+    sleeper = subprocess.Popen(["sleep", "600"], env=given, start_new_session=True)
+    assert sleeper.pid in processes(tmp_path)
+    end_processes(tmp_path)
+    assert sleeper.wait() == -signal.SIGTERM
+    assert not processes(tmp_path)

@@ -1,0 +1,48 @@
+"""Every class that the provider tells Airflow about, so that no test forgets a new one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from airflow_provider_icechunk.get_provider_info import get_provider_info
+
+ENDINGS = {
+    "operators": "Operator", "sensors": "Sensor", "triggers": "Trigger", "hooks": "Hook",
+}  # fmt: skip
+
+
+def listed(*kinds: str) -> list[type[Any]]:
+    """The classes of the modules that are listed under `operators`, `sensors` and so on."""
+    found = []
+    for kind in kinds:
+        for entry in get_provider_info()[kind]:
+            for module in map(importlib.import_module, entry["python-modules"]):
+                found += [
+                    one
+                    for name, one in inspect.getmembers(module, inspect.isclass)
+                    if name.startswith("Icechunk")
+                    and name.endswith(ENDINGS[kind])
+                    and one.__module__ == module.__name__
+                ]
+    return sorted(found, key=lambda one: one.__name__)
+
+
+def parameters(made: type[Any]) -> dict[str, inspect.Parameter]:
+    """What the constructor of a class and those of its bases in this package take."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in reversed(made.__mro__):
+        if base.__module__.startswith("airflow_provider_icechunk"):
+            given = inspect.signature(base.__init__).parameters.items()
+            found |= {name: one for name, one in given if name not in ("self", "kwargs")}
+    return found
+
+
+def required(made: type[Any]) -> list[str]:
+    """The parameters without a default."""
+    return [
+        name
+        for name, one in parameters(made).items()
+        if one.default is inspect.Parameter.empty and one.kind is not one.VAR_KEYWORD
+    ]

@@ -1,0 +1,261 @@
+"""A whole Airflow with a real scheduler and triggerer, spoken to through its REST interface."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 600.0
+"""Seconds to wait for anything: the machine may be busy with other tests."""
+DONE = {"success", "failed"}
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Ask again and again, and return the first answer that is true."""
+    limit = time.monotonic() + patience
+    while True:
+        if answer := condition():
+            return answer
+        assert time.monotonic() < limit, f"waited in vain for {what}"
+        time.sleep(0.5)
+
+
+def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dict[str, str]:
+    """The environment of an Airflow of its own: SQLite, free ports, quick to notice things."""
+    api, worker_logs, trigger_logs = free_ports(3)
+    address = f"http://127.0.0.1:{api}"
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW", "AWS", "SPARK_HOME"))
+    }
+    given = {
+        f"AIRFLOW_CONN_{name.upper()}": json.dumps(fields) for name, fields in connections.items()
+    }
+    return {
+        **kept,
+        **given,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__BASE_URL": address,
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(api),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-0123456789abcdef0123456789abcdef",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "3",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
+        # A worker that was killed is missed after half a minute instead of five.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        "NO_COLOR": "1",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@contextmanager
+def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Airflow]:
+    """Start the commands, wait until Airflow is healthy, and leave no process behind."""
+    home = Path(environment["AIRFLOW_HOME"])
+    airflow = Airflow(environment["AIRFLOW__API__BASE_URL"], home)
+    with ExitStack() as stack:
+        stack.callback(end_processes, home)
+        for number, command in enumerate(commands or [["airflow", "standalone"]]):
+            log = stack.enter_context((home / f"process-{number}.log").open("wb"))
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(end_processes, home)
+        until(airflow.is_healthy, f"a healthy Airflow; see {home}")
+        yield airflow
+
+
+def processes(home: Path) -> dict[int, str]:
+    """Everything that was started with this `AIRFLOW_HOME`, by whomever: Spark's parts as well."""
+    mark = f"AIRFLOW_HOME={home}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return {pid: command for pid, command in found.items() if command and pid != os.getpid()}
+
+
+def end_processes(home: Path) -> None:
+    """End them, first politely: children that were put into groups of their own are found too."""
+    for sign, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 15.0)):
+        for pid in processes(home):
+            _send(pid, sign)
+        limit = time.monotonic() + patience
+        while processes(home) and time.monotonic() < limit:
+            time.sleep(0.2)
+
+
+def _send(pid: int, sign: signal.Signals) -> None:
+    try:
+        os.kill(pid, sign)
+    except ProcessLookupError:
+        return
+
+
+@dataclass
+class Airflow:
+    """One running Airflow."""
+
+    address: str
+    home: Path
+    _token: str | None = None
+
+    def is_healthy(self) -> bool:
+        """Whether every part reports that it is alive."""
+        try:
+            health = self._ask("GET", "/api/v2/monitor/health", token=None)
+        except OSError:
+            return False
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all(health[part]["status"] == "healthy" for part in parts)
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        """One request to the public interface."""
+        if self._token is None:
+            self._token = self._ask("GET", "/auth/token", token=None)["access_token"]
+        return self._ask(method, f"/api/v2/{path}", body, token=self._token)
+
+    def _ask(self, method: str, path: str, body: object = None, *, token: str | None) -> Any:
+        request = urllib.request.Request(
+            self.address + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {token}"} if token else {}),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                told = error.read().decode(errors="replace")
+            raise OSError(f"{method} {path}: {error.code} {told[:1000]}") from None
+        return json.loads(text) if text else None
+
+    def knows(self, dag: str) -> bool:
+        """Whether the Dag processor has read a Dag."""
+        errors = self.ask("GET", "importErrors")["import_errors"]
+        assert not errors, errors
+        try:
+            self.ask("GET", f"dags/{dag}")
+        except OSError as error:
+            if "404" not in str(error):
+                raise
+            return False
+        return True
+
+    def pause(self, dag: str, *, paused: bool) -> None:
+        """Pause a Dag, or let it run once it is known."""
+        until(lambda: self.knows(dag), f"Airflow to read {dag}")
+        self.ask("PATCH", f"dags/{dag}", {"is_paused": paused})
+
+    def start(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
+        """Start a run of a Dag; returns its id."""
+        self.pause(dag, paused=False)
+        body = {"logical_date": None, "conf": dict(conf or {})}
+        return str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
+
+    def runs(self, dag: str) -> dict[str, str]:
+        """The state of each run of a Dag, oldest first."""
+        found = self.ask("GET", f"dags/{dag}/dagRuns?limit=100&order_by=run_after")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    def finish(self, dag: str, run: str) -> str:
+        """Wait for the end of a run; returns its state."""
+        found = until(lambda: self.runs(dag).get(run) in DONE, f"the end of {dag} {run}")
+        assert found
+        return self.runs(dag)[run]
+
+    def succeed(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
+        """Run a Dag once, which has to succeed; returns the run's id."""
+        run = self.start(dag, conf)
+        assert self.finish(dag, run) == "success", self.explain(dag, run)
+        return run
+
+    def task(self, dag: str, run: str, task: str) -> dict[str, Any]:
+        """What is known of a task instance."""
+        return dict(self.ask("GET", f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"))
+
+    def result(self, dag: str, run: str, task: str) -> Any:
+        """What a task returned."""
+        path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}/xcomEntries/return_value"
+        return self.ask("GET", f"{path}?deserialize=false&stringify=false")["value"]
+
+    def clear(self, dag: str, run: str, *tasks: str) -> None:
+        """Clear tasks of a run, so that they run again."""
+        body = {
+            "dry_run": False, "dag_run_id": run, "task_ids": list(tasks), "only_failed": False,
+            "reset_dag_runs": True,
+        }  # fmt: skip
+        self.ask("POST", f"dags/{dag}/clearTaskInstances", body)
+
+    def mark_failed(self, dag: str, run: str, task: str) -> None:
+        """Say that a task has failed, as a person does who wants to stop it."""
+        path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
+        self.ask("PATCH", path, {"new_state": "failed"})
+
+    def explain(self, dag: str, run: str) -> str:
+        """The states of a run's tasks and the ends of their logs, for a test that failed."""
+        path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances"
+        states = [
+            f"{one['task_id']}[{one['map_index']}] try {one['try_number']}: {one['state']}"
+            for one in self.ask("GET", path)["task_instances"]
+        ]
+        folder = self.home / "logs" / f"dag_id={dag}" / f"run_id={run}"
+        ends = [
+            f"--- {file.relative_to(folder)}\n{file.read_text(errors='replace')[-3000:]}"
+            for file in sorted(folder.rglob("*.log"))
+        ]
+        return "\n".join([*states, *ends])
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
