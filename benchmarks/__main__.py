@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from benchmarks import report
+from benchmarks import report, spark_report
 from benchmarks.environment import second_python
 from benchmarks.model import OFFICIAL_1, OFFICIAL_2, OURS, OURS_UNSYNCED, TITLES, ZARR, Measurement
 from benchmarks.runner import ROOT, Plan, RunError, Runner, plan
@@ -24,19 +24,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args(arguments)
     planned = plan(ALL, quick=options.quick, rounds=options.rounds, only=options.only)
-    if not planned:
-        names = ", ".join(workload.name for workload in ALL)
+    on_spark = spark_report.wanted(options.only)
+    if not planned and not on_spark:
+        names = ", ".join([*(workload.name for workload in ALL), spark_report.NAME])
         print(f"No workload is called {' or '.join(options.only)}; there are: {names}")
         return 2
     begin = time.monotonic()
     measurements, runner = _measure(planned, options.folder, options.profile)
     _print_goals(measurements)
+    spark = _measure_spark(options) if on_spark else None
     for text in report.uneven(runner.versions):
         print(f"Careful: {text}")
     whole = not options.quick and not options.only
     results = options.results or (ROOT / "benchmarks" if whole else None)
     if results is not None:
-        _write(results, measurements, runner)
+        _write(results, measurements, runner, spark)
     print(f"\nTook {time.monotonic() - begin:.0f} s.")
     return 0
 
@@ -118,14 +120,35 @@ def _print_goals(measurements: list[Measurement]) -> None:
     print(f"\n{report.aligned(report.GOAL_HEADER, rows)}")
 
 
-def _write(folder: Path, measurements: list[Measurement], runner: Runner) -> None:
+def _measure_spark(options: argparse.Namespace) -> spark_report.SparkFigures | None:
+    print("\nspark: array writes on Spark", flush=True)
+    with tempfile.TemporaryDirectory(prefix="icechunk-bench-", dir=options.folder) as folder:
+        found = spark_report.measure(Path(folder), quick=options.quick, rounds=options.rounds)
+    if isinstance(found, str):
+        print(found, file=sys.stderr, flush=True)
+        return None
+    print(spark_report.text(found), flush=True)
+    return found
+
+
+def _write(
+    folder: Path,
+    measurements: list[Measurement],
+    runner: Runner,
+    spark: spark_report.SparkFigures | None,
+) -> None:
     from benchmarks.plot import draw
 
     folder.mkdir(parents=True, exist_ok=True)
     name = "growth.png"
     draw(ALL, report.figures(measurements), folder / name)
     text = report.page(
-        ALL, measurements, runner.versions, folder=Path(tempfile.gettempdir()), plot=name
+        ALL,
+        measurements,
+        runner.versions,
+        folder=Path(tempfile.gettempdir()),
+        plot=name,
+        more=[] if spark is None else spark_report.section(spark),
     )
     (folder / "RESULTS.md").write_text(text)
     print(f"\nWrote {folder / 'RESULTS.md'} and {name}.")

@@ -192,6 +192,7 @@ def page(
     *,
     folder: Path,
     plot: str | None,
+    more: Sequence[str] = (),
 ) -> str:
     """The whole of `RESULTS.md`."""
     found = figures(measurements)
@@ -210,7 +211,7 @@ def page(
         if rows:
             title = workload.titled(max(int(row[0]) for row in rows))
             parts += [f"### {workload.name}: {title}", markdown(HEADER, rows)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *more]) + "\n"
 
 
 def uneven(versions: Mapping[str, Mapping[str, str]]) -> list[str]:

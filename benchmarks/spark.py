@@ -1,14 +1,18 @@
 """Rates of array writes on Spark, in one run: ours, the official fork and merge, one process.
 
-Run from the repository root: `python -m benchmarks.spark [megabytes] [rounds]`. Chunks are 4 MiB.
+A part of `python -m benchmarks`, which runs it as a process of its own. Alone, from the repository
+root: `python -m benchmarks.spark [megabytes] [rounds]`. Chunks are 4 MiB.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -99,39 +103,107 @@ def tofile(_: SparkSession, place: Path, cells: int, __: str) -> None:
         values(start, start + CHUNK).tofile(place / str(start))
 
 
+OURS_ON_SPARK = "ours on Spark, no fsync"
+OFFICIAL_ON_SPARK = "official fork and merge on Spark"
 CONTENDERS: dict[str, Callable[[SparkSession, Path, int, str], None]] = {
     "ours on Spark": lambda *given: ours(*given, durable=True),
-    "ours on Spark, no fsync": lambda *given: ours(*given, durable=False),
-    "official fork and merge on Spark": official,
+    OURS_ON_SPARK: lambda *given: ours(*given, durable=False),
+    OFFICIAL_ON_SPARK: official,
     "ours, one process, no fsync": one_process,
     "plain tofile, one process": tofile,
 }
+MANY_TASKS = 64
 
 
-def main(arguments: list[str]) -> None:
-    megabytes, rounds = (int(text) for text in (*arguments, "1024", "3")[:2])
-    cells = max(1, megabytes // 4) * CHUNK
+def many_tasks(spark: SparkSession, place: Path, tasks: int) -> None:
+    """A job of tiny tasks: what it costs is what tasks cost."""
+    repository = Repository.create(LocalStorage(place, durable=False))
+
+    def prepare(session: Any) -> None:
+        root = zarr.open_group(session.store, mode="a")
+        root.create_array("a", shape=(MANY_TASKS * 1024,), chunks=(1024,), dtype="float32")
+
+    write_regions(
+        spark,
+        repository,
+        "a",
+        lambda region: np.zeros(region[0].stop - region[0].start, "float32"),
+        job="tiny",
+        prepare=prepare,
+        tasks=tasks,
+    )
+
+
+def start(master: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.range(4).mapInArrow(lambda batches: batches, "id long").collect()
-    print(f"{cells * 4 / 1e6:.0f} MB in chunks of 4 MiB, {rounds} rounds, MB/s: median (best)")
+    return spark
+
+
+def timed(work: Callable[[Path], None]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        begin = perf_counter()
+        work(Path(folder) / "place")
+        return perf_counter() - begin
+
+
+def write_at(name: str, spark: SparkSession, cells: int, codec: str, place: Path) -> None:
+    CONTENDERS[name](spark, place, cells, codec)
+
+
+def measure(spark: SparkSession, cells: int, rounds: int, names: list[str]) -> dict[str, Any]:
+    """Seconds by codec and contender, in turns."""
+    found: dict[str, Any] = {}
     for codec in CODECS:
-        rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+        seconds: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
-            for name, write in CONTENDERS.items():
-                with tempfile.TemporaryDirectory() as folder:
-                    begin = perf_counter()
-                    write(spark, Path(folder) / "place", cells, codec)
-                    rates[name].append(cells * 4 / 1e6 / (perf_counter() - begin))
-        for name, found in rates.items():
-            print(f"{codec:5} {name:34} {median(found):8.0f} ({max(found):.0f})")
-    spark.stop()
+            for name in names:
+                seconds[name].append(timed(partial(write_at, name, spark, cells, codec)))
+        found[codec] = seconds
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
+    parser.add_argument("megabytes", type=int, nargs="?", default=1024)
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--only", action="append", choices=list(CONTENDERS))
+    parser.add_argument("--json", type=Path, help="write seconds here instead of printing rates")
+    given = parser.parse_args(arguments)
+    cells = max(1, given.megabytes // 4) * CHUNK
+    names = given.only or list(CONTENDERS)
+    spark = start(given.master)
+    try:
+        seconds = measure(spark, cells, given.rounds, names)
+        few, many = (
+            median(
+                timed(lambda place, count=count: many_tasks(spark, place, count))
+                for _ in range(given.rounds)
+            )
+            for count in (2, MANY_TASKS)
+        )
+    finally:
+        spark.stop()
+    result = {"bytes": cells * 4, "seconds": seconds, "task": (many - few) / (MANY_TASKS - 2)}
+    if given.json is not None:
+        given.json.write_text(json.dumps(result))
+        return
+    print(
+        f"{cells * 4 / 1e6:.0f} MB in chunks of 4 MiB, {given.rounds} rounds, MB/s: median (best)"
+    )
+    for codec, found in seconds.items():
+        for name, took in found.items():
+            rates = [cells * 4 / 1e6 / one for one in took]
+            print(f"{codec:5} {name:34} {median(rates):8.0f} ({max(rates):.0f})")
+    print(f"each further task costs {1000 * result['task']:.1f} ms")
 
 
 if __name__ == "__main__":
