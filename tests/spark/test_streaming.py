@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 
-from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.api import Repository, RepositoryConfig, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, NotFoundError
 from airflow_provider_icechunk.format.fragments import encode_fragment
 from airflow_provider_icechunk.repository.handoff import WorkUnit
@@ -78,6 +80,30 @@ def test_the_search_ends_at_the_batch_before() -> None:
         raise AssertionError("this one is not needed")
 
     assert find_batch(history(), BATCH) is None
+
+
+@given(st.lists(st.sampled_from(["next", "replay", "older", "other", "expire"]), max_size=30))
+@settings(deadline=None, max_examples=200)
+def test_whatever_happens_in_between_no_batch_is_committed_twice(steps: list[str]) -> None:
+    """Expiration keeps the newest snapshots, as far back as the newest batch of the query."""
+    line: list[SnapshotInfo] = []
+    committed: list[int] = []
+    current = -1
+    for step in steps:
+        if step == "other":
+            line.insert(0, entry("other"))
+        elif step == "expire":
+            ours = [place for place, info in enumerate(line) if QUERY_KEY in info.metadata]
+            del line[ours[0] + 1 if ours else 0 :]
+        else:
+            current += step == "next"
+            number = max(0, current - 1 if step == "older" else current)
+            if find_batch(iter(line), Batch("q", number)) is None:
+                line.insert(0, entry("ours", "q", number))
+                committed.append(number)
+            current = max(current, 0)
+    assert committed == list(range(len(committed)))
+    assert len(committed) == current + 1
 
 
 def attempt(
@@ -349,6 +375,28 @@ def test_a_move_is_told_with_both_paths(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("generation", ["2", "alpha", "alpha1", "draft"])
+def test_every_generation_of_the_format_can_be_streamed(tmp_path: Path, generation: str) -> None:
+    place = str(tmp_path / "other")
+    config = RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repository = Repository.create(local_filesystem_storage(place), config, spec_version=generation)
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("a", shape=(8, 10), chunks=(1, 4), dtype="int64", fill_value=0)
+    start = session.commit("first")
+    for value in (1, 2):
+        writer, messages = attempt(place, value=value)
+        writer.commit(list(messages), 5)
+    writer, messages = attempt(place, batch=Batch("q", 6), value=3)
+    writer.abort([messages[0], None], 6)
+    assert content(place)[:3, 0].tolist() == [1, 1, 0]
+    source = reader(place, since=start)
+    found = rows(source, source.initialOffset(), source.reportLatestOffset())
+    assert short(found) == [
+        ("batch 5 of a", "/a", "written", (row, part)) for row in range(2) for part in range(3)
+    ]
+
+
 def test_a_history_that_was_reset_is_refused(place: str) -> None:
     ids = change_much(place)
     repository_at(place).reset_branch("main", ids[0])
@@ -438,7 +486,7 @@ def test_a_stream_is_written_once_and_its_changes_are_read_once(
     assert content(place)[:, 0].tolist() == [17, 18, 33, 0, 27, 28, 0, 0]
 
     first = history(place)[-2].id
-    changes = {"layout": "changes", "since": first, "commits_per_batch": "1"}
+    changes = {"layout": "changes", "since": first, "commits_per_batch": "2"}
     query = (
         spark.readStream.format("icechunk")
         .options(**changes)
@@ -449,7 +497,7 @@ def test_a_stream_is_written_once_and_its_changes_are_read_once(
         .start()
     )
     query.awaitTermination()
-    assert len([step for step in query.recentProgress if step["numInputRows"]]) == 3
+    assert len([step for step in query.recentProgress if step["numInputRows"]]) == 2
     frame = spark.read.format("icechunk").options(**changes).load(place)
     for rows in (spark.table("told").collect(), frame.collect()):
         assert sorted((row["message"], row["change"], *row["chunk"]) for row in rows) == [
