@@ -13,6 +13,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 from airflow_provider_icechunk.operators.base import report_to_outlets
 from airflow_provider_icechunk.operators.identity import (
     earliest_start,
@@ -55,6 +56,7 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         **DecoratedOperator.template_fields_renderers,
         "metadata": "json",
     }
+    operator_extra_links = (IcechunkSnapshotLink(),)
     ui_color = "#b8dff0"
 
     def __init__(
@@ -130,6 +132,12 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         result: Any,
     ) -> dict[str, Any]:
         snapshot = {"snapshot_id": identity, "parent_id": parent, "branch": self.branch}
+        link_snapshot(
+            self,
+            conn_id=self.icechunk_conn_id,
+            repository=self.repository,
+            snapshot_id=identity,
+        )
         report_to_outlets(context, self.outlets, snapshot)
         return self._result(identity, parent, committed=committed, result=result)
 

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.links.snapshot import link_snapshot
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,6 +40,15 @@ class RepositoryOperator(BaseOperator):
     def open_repository(self) -> Repository:
         """The repository; a missing one is a `NotFoundError`."""
         return IcechunkHook(self.icechunk_conn_id).open(self.repository)
+
+    def link_to(self, snapshot_id: str) -> None:
+        """Make the task's link lead to a snapshot of the repository."""
+        link_snapshot(
+            self,
+            conn_id=self.icechunk_conn_id,
+            repository=self.repository,
+            snapshot_id=snapshot_id,
+        )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 from airflow_provider_icechunk.operators.base import report_to_outlets
 from airflow_provider_icechunk.operators.identity import (
     earliest_start,
@@ -36,6 +37,7 @@ class IcechunkCommitOperator(BaseOperator):
 
     template_fields = ("session", "message", "metadata", "fragments")
     template_fields_renderers: ClassVar[dict[str, str]] = {"session": "json", "metadata": "json"}
+    operator_extra_links = (IcechunkSnapshotLink(),)
     ui_color = "#b8dff0"
 
     def __init__(
@@ -62,9 +64,11 @@ class IcechunkCommitOperator(BaseOperator):
         from airflow_provider_icechunk.hooks.transactions import commit_session
         from airflow_provider_icechunk.spark.specification import parse_session
 
-        session = self.session if isinstance(self.session, str) else dict(self.session)
+        session = parse_session(
+            self.session if isinstance(self.session, str) else dict(self.session)
+        )
         committed = commit_session(
-            parse_session(session),
+            session,
             message=self.message,
             metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
             token=task_identity(context),
@@ -77,6 +81,12 @@ class IcechunkCommitOperator(BaseOperator):
             committed["snapshot_id"],
             committed["branch"],
             committed["chunks"],
+        )
+        link_snapshot(
+            self,
+            conn_id=session.conn_id,
+            repository=session.repository,
+            snapshot_id=committed["snapshot_id"],
         )
         report_to_outlets(
             context,

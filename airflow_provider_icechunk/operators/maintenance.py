@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.exceptions import MaintenanceError
 from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, OlderThan, read_age, safe_cutoff
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
 from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
 
@@ -165,6 +166,7 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
     """
 
     template_fields = ("repository", "branch", "message", "metadata")
+    operator_extra_links = (IcechunkSnapshotLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
     def __init__(
@@ -198,6 +200,7 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
                 },
             )
             head = repository.lookup_snapshot(identity)
+        self.link_to(head.id)
         result = {"snapshot_id": head.id, "parent_id": head.parent_id, "branch": self.branch}
         report_to_outlets(context, self.outlets, result)
         return result

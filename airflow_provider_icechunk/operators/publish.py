@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
 from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
 
@@ -36,6 +37,7 @@ class IcechunkPublishOperator(RepositoryOperator):
 
     template_fields = ("repository", "source", "target", "snapshot_id", "message", "metadata")
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
+    operator_extra_links = (IcechunkSnapshotLink(),)
     ui_color = "#b8dff0"
 
     def __init__(
@@ -77,6 +79,7 @@ class IcechunkPublishOperator(RepositoryOperator):
         self.log.info(
             "%s is at %s (%s)", published["branch"], published["snapshot_id"], published["how"]
         )
+        self.link_to(published["snapshot_id"])
         report_to_outlets(
             context,
             self.outlets,

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 from airflow_provider_icechunk.operators.base import report_to_outlets
 from airflow_provider_icechunk.operators.identity import (
     earliest_start,
@@ -64,6 +65,7 @@ class IcechunkSparkSubmitOperator(SparkSubmitOperator):
         "arrays": "json",
         "metadata": "json",
     }
+    operator_extra_links = (*SparkSubmitOperator.operator_extra_links, IcechunkSnapshotLink())
     ui_color = "#b8dff0"
 
     def __init__(
@@ -169,6 +171,12 @@ class IcechunkSparkSubmitOperator(SparkSubmitOperator):
 
     def _report(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
         snapshot = {name: result[name] for name in ("snapshot_id", "parent_id", "branch")}
+        link_snapshot(
+            self,
+            conn_id=self.icechunk_conn_id,
+            repository=self.repository,
+            snapshot_id=result["snapshot_id"],
+        )
         report_to_outlets(context, self.outlets, snapshot)
         self.log.info("%s is at %s", result["branch"], result["snapshot_id"])
         return result

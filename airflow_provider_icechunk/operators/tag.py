@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError
 from airflow_provider_icechunk.hooks.tagging import tag_snapshot
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.operators.base import RepositoryOperator, check_choice
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class IcechunkCreateTagOperator(RepositoryOperator):
     """
 
     template_fields = ("repository", "tag", "branch", "snapshot_id")
+    operator_extra_links = (IcechunkSnapshotLink(),)
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class IcechunkCreateTagOperator(RepositoryOperator):
         repository = self.open_repository()
         wanted = self.snapshot_id or repository.lookup_branch(self.branch)
         result = tag_snapshot(repository, self.tag, wanted, if_exists=self.if_exists)
+        self.link_to(result["snapshot_id"])
         self.log.info("Tag %s names %s", self.tag, result["snapshot_id"])
         return result
 

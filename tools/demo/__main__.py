@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from tools.demo.settings import (
     TOUR_DAGS,
     TourError,
     check_tools,
+    copy_tables,
     environment,
     make_home,
 )
@@ -50,7 +50,7 @@ def tour() -> None:
             airflow = AirflowProcess("airflow", env)
             stack.callback(airflow.stop)
             airflow.wait_until_ready()
-            shutil.copy(PIPELINE / "airflow.db", DOWNSTREAM)
+            copy_tables(PIPELINE, DOWNSTREAM)
             downstream = AirflowProcess("downstream", environment(os.environ, DOWNSTREAM))
             stack.callback(downstream.stop)
         with step(2, "The quick start: a year of temperatures, written by Spark"):

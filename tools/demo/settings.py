@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +58,17 @@ def make_home(home: Path, dags: Sequence[Path]) -> None:
     (home / "dags").mkdir(parents=True)
     for file in dags:
         shutil.copy(file, home / "dags")
+
+
+def copy_tables(source: Path, target: Path) -> None:
+    """Give one Airflow the tables that another one has just made, in the place of its own."""
+    for file in target.glob("airflow.db*"):
+        file.unlink()
+    with (
+        closing(sqlite3.connect(source / "airflow.db")) as made,
+        closing(sqlite3.connect(target / "airflow.db")) as copy,
+    ):
+        made.backup(copy)
 
 
 def check_tools(env: Mapping[str, str]) -> None:
