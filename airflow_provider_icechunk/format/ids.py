@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 SnapshotId = NewType("SnapshotId", bytes)
 ManifestId = NewType("ManifestId", bytes)
 ChunkId = NewType("ChunkId", bytes)
+AttributesId = NewType("AttributesId", bytes)
 NodeId = NewType("NodeId", bytes)
 
 OBJECT_ID_SIZE = 12

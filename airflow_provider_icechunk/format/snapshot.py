@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs, Extents, Index
 
 Metadata = Mapping[str, Any]
@@ -99,6 +99,8 @@ class Snapshot:
     """By path, in the order of the paths' raw UTF-8 bytes. Build with `in_order`."""
     manifest_files: Mapping[ManifestId, ManifestFile] = field(default_factory=dict)
     """By id, in the order of ids: exactly the manifests that the nodes name."""
+    attribute_files: frozenset[AttributesId] = field(default=frozenset(), compare=False)
+    """Files in which attributes of nodes were found, in generations that have such files."""
 
 
 def in_order(nodes: Iterable[Node]) -> dict[str, Node]:

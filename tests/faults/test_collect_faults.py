@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 import pytest
 from support.arrays import put
 from support.upkeep import (
     GENERATIONS,
+    LISTING,
     Clock,
     chunk,
     clone,
     every_pause,
     everything,
     keys,
+    layout_of,
     lived_in,
+    snapshot_key,
     write,
 )
 
@@ -34,6 +37,8 @@ from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage, every_crash
 
 AGE = timedelta(days=1)
+SOME = {"1": 1, "2": 5, "alpha": 5, "alpha1": 5, "draft": 5}
+"""Every so manieth call: all of them where the collector is used most, in long runs elsewhere."""
 Act = Callable[[Repository, dict[str, str]], object]
 
 
@@ -86,6 +91,11 @@ def collect(repo: Repository, ids: dict[str, str]) -> None:
         *(("1", act, 3) for act in (commit_over_two_branches, tag_at_garbage, reset_main)),
         *(("1", act, 3) for act in (expire, collect)),
         *(
+            (generation, act, 6)
+            for generation in ("2", "alpha1", "draft")
+            for act in (branch_at_garbage, commit, expire)
+        ),
+        *(
             pytest.param(generation, act, 1, marks=pytest.mark.long)
             for generation in GENERATIONS
             for act in (
@@ -116,7 +126,9 @@ def test_nothing_dangles_whatever_happens_before_any_call_of_the_collector(
             act(Repository.open(inner, world=clock.world()), ids)
 
     def scenario(paused: Storage) -> None:
-        Repository.open(paused, world=clock.world()).garbage_collect(limit)
+        # Where snapshots are listed, it gives up if one of those that were to go is named.
+        with suppress(MaintenanceError) if generation in LISTING else nullcontext():
+            Repository.open(paused, world=clock.world()).garbage_collect(limit)
 
     schedules = 0
     for name, left in every_pause(lambda: clone(storage, clock), scenario, other, step=step):
@@ -125,7 +137,7 @@ def test_nothing_dangles_whatever_happens_before_any_call_of_the_collector(
         schedules += 1
     everything(left)
     print(f"{schedules} schedules")
-    assert schedules > 80 // step
+    assert schedules > 40 // step
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -145,13 +157,13 @@ def test_a_session_that_is_younger_than_the_limit_survives_any_pause(generation:
     def prepare() -> MemoryStorage:
         return clone(storage, clock)
 
-    schedules = 0
-    for name, left in every_pause(prepare, scenario, lambda _: None):
+    schedules, chunks = 0, layout_of(storage).chunks
+    for name, left in every_pause(prepare, scenario, lambda _: None, step=SOME[generation]):
         schedules += 1
-        assert keys(left, "chunks/") >= keys(storage, "chunks/") - {
+        assert keys(left, chunks) >= keys(storage, chunks) - {
             key for key, found in storage.objects.items() if found.created_at < written
         }, name
-    assert schedules > 50
+    assert schedules > 50 // SOME[generation] - 3
     late = clone(storage, clock)
     scenario(late)
     session = Repository.open(late, world=clock.world()).writable_session("main")
@@ -166,16 +178,24 @@ def test_snapshots_named_at_the_moment_of_deletion_are_put_back(generation: str)
     storage, ids = lived_in(generation, clock)
     clock.wait(days=10)
 
+    folder = layout_of(storage).snapshots
+
     class Naming(WrappedStorage):
         def delete(self, keys: Sequence[str]) -> Deleted:
-            if any(key.startswith("snapshots/") for key in keys):
+            if any(key.startswith(folder) for key in keys):
                 other = Repository.open(self.inner, world=clock.world())
-                other.create_tag("rescued", ids["doomed 2"])
+                with suppress(NotFoundError) if generation == "2" else nullcontext():
+                    other.create_tag("rescued", ids["doomed 2"])
             return self.inner.delete(keys)
 
     summary = Repository.open(Naming(storage)).garbage_collect(clock.now - AGE)
-    assert summary.snapshots_deleted == 1
     repo = Repository.open(storage)
+    if generation == "2":
+        # What is off the list cannot be named: there is no such moment.
+        assert summary.snapshots_deleted == 3
+        assert "rescued" not in repo.list_tags()
+        return
+    assert summary.snapshots_deleted == 1
     assert [info.message for info in repo.ancestry(tag="rescued")][:2] == ["doomed 2", "doomed 1"]
     assert repo.verify().ok
     assert "tag rescued" in everything(storage)
@@ -189,11 +209,12 @@ def test_damaged_reachable_metadata_stops_collection_before_any_delete(
     clock = Clock()
     storage, ids = lived_in(generation, clock)
     clock.wait(days=10)
-    doomed = {Collectable.key(ids[name]) for name in ("doomed 1", "doomed 2", "flushed")}
+    doomed = {snapshot_key(storage, ids[name]) for name in ("doomed 1", "doomed 2", "flushed")}
     plan = Collection(Repository.open(storage)._engine).make_plan(clock.now)
     garbage = set[str]().union(*(plan.layer(layer).keys() for layer in Layer))
     assert doomed <= garbage
-    needed = {key for key in keys(storage) if key.startswith(("snapshots/", "manifests/"))}
+    layout = layout_of(storage)
+    needed = {*keys(storage, layout.snapshots), *keys(storage, layout.manifests)}
     tried = 0
     for key in sorted(needed - garbage):
         broken = clone(storage, clock)
@@ -206,14 +227,6 @@ def test_damaged_reachable_metadata_stops_collection_before_any_delete(
         tried += 1
     assert tried >= 10
     assert not Repository.open(broken).verify().ok
-
-
-class Collectable:
-    """Keys by text id."""
-
-    @staticmethod
-    def key(identity: str) -> str:
-        return f"snapshots/{identity}"
 
 
 def spoil(storage: MemoryStorage, key: str, damage: str) -> None:
@@ -233,7 +246,7 @@ def spoil(storage: MemoryStorage, key: str, damage: str) -> None:
 def test_damaged_garbage_does_not_stop_collection(generation: str) -> None:
     clock = Clock()
     storage, ids = lived_in(generation, clock)
-    storage.put(Collectable.key(ids["doomed 1"]), b"damaged", expect=Anything())
+    storage.put(snapshot_key(storage, ids["doomed 1"]), b"damaged", expect=Anything())
     clock.wait(days=10)
     before = everything(storage)
     summary = Repository.open(storage).garbage_collect(clock.now)
@@ -256,7 +269,7 @@ class Refusing(WrappedStorage):
         return Deleted(done.keys, dict.fromkeys(refused, "access denied"))
 
 
-@pytest.mark.parametrize("layer", list(Layer))
+@pytest.mark.parametrize("layer", [layer for layer in Layer if layer is not Layer.ATTRIBUTES])
 def test_a_failed_delete_stops_the_layers_below_and_the_summary_is_exact(layer: Layer) -> None:
     clock = Clock()
     storage, _ = lived_in("1", clock)
@@ -277,6 +290,7 @@ def test_a_failed_delete_stops_the_layers_below_and_the_summary_is_exact(layer: 
         summary.snapshots_deleted,
         summary.transaction_logs_deleted,
         summary.manifests_deleted,
+        summary.attributes_deleted,
         summary.chunks_deleted,
         summary.job_files_deleted,
     ]
@@ -333,7 +347,7 @@ def test_dying_at_any_call_of_the_collector_leaves_all_values(generation: str) -
     points = 0
     for point in every_crash(scenario, make=lambda: clone(base, clock)):
         points += 1
-        if not point.name.startswith("delete"):
+        if not point.name.startswith(("delete", "put")):
             continue
         repo = Repository.open(point.storage, world=clock.world())
         assert repo.verify().ok, point

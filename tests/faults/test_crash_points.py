@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 from support.arrays import GROUP, array, contents, put
+from support.upkeep import GENERATIONS, UNPACKED
 
 from airflow_provider_icechunk.exceptions import NotFoundError
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.testing.storages import every_crash
-
-GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
-UNPACKED = Packing(below=0)
 
 
 def prepared(generation: str) -> Callable[[Storage], None]:

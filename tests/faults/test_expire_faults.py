@@ -34,10 +34,12 @@ def test_dying_at_any_call_of_an_expiration_leaves_the_long_or_the_short_history
         repo = Repository.open(storage, world=clock.world())
         repo.expire_snapshots(clock.now, delete_expired_branches=True, delete_expired_tags=True)
 
+    # Tags of `alpha1` are for ever: the line of one is cut before that of the branch.
+    between = [["fourth", "third", "second", "Repository initialized"]] * (generation == "alpha1")
     seen = set()
     for point in every_crash(scenario, make=lambda: clone(base, clock)):
         seen.add(len(history(point.storage)))
-        assert history(point.storage) in (LONG, SHORT), point
+        assert history(point.storage) in (LONG, SHORT, *between), point
         left = everything(point.storage)
         assert left["branch main"] == values["branch main"], point
         assert all(values[name] == content for name, content in left.items()), point
@@ -45,7 +47,7 @@ def test_dying_at_any_call_of_an_expiration_leaves_the_long_or_the_short_history
         write(repo, "main", 13, "after the crash")
         if point.name.startswith(("put", "delete", "settle")):
             assert repo.verify().ok, point
-    assert seen == {len(LONG), len(SHORT)}
+    assert seen == {len(LONG), len(SHORT), *map(len, between)}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

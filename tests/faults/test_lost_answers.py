@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from support.arrays import GROUP, array, contents, put
+from support.upkeep import GENERATIONS
 
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import FlakyStorage
 
 
-@pytest.mark.parametrize("generation", ["1", "2", "alpha", "alpha1", "draft"])
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_commits_over_a_storage_that_loses_every_fifth_answer_all_land_once(
     generation: str,
 ) -> None:

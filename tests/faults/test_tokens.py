@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from support.arrays import GROUP, array, contents, put
+from support.upkeep import GENERATIONS
 
 from airflow_provider_icechunk.repository.conflicts import BasicConflictSolver, ConflictDetector
 from airflow_provider_icechunk.repository.repository import Repository
@@ -14,7 +15,7 @@ from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import Crash, CrashingStorage
 
 
-@pytest.fixture(params=["1", "2", "alpha", "alpha1", "draft"])
+@pytest.fixture(params=GENERATIONS)
 def storage(request: pytest.FixtureRequest) -> MemoryStorage:
     storage = MemoryStorage()
     session = Repository.create(storage, spec_version=request.param).writable_session("main")

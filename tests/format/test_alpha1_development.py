@@ -110,6 +110,8 @@ def test_a_repository_of_that_time_cannot_be_written(repository: MemoryStorage) 
         lambda: repo.create_tag("t", encode_base32(SNAPSHOT)),
         lambda: repo.reset_branch("main", encode_base32(SNAPSHOT)),
         repo.save_config,
+        lambda: repo.expire_snapshots(repo.storage.now()),
+        lambda: repo.garbage_collect(repo.storage.now()),
     ):
         with pytest.raises(UnsupportedError, match="September 2024"):
             act()

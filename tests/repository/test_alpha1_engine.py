@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     NotFoundError,
     RebaseFailedError,
-    UnsupportedError,
 )
 from airflow_provider_icechunk.format.fragments import decode_fragment, encode_fragment
 from airflow_provider_icechunk.format.references import Virtual
@@ -220,21 +218,3 @@ def test_manifests_are_rewritten(storage: MemoryStorage) -> None:
     assert contents(repo.readonly_session("main")) == before
     parent = repo.lookup_snapshot(rewritten).parent_id
     assert repo.diff(from_snapshot_id=parent, to_branch="main").is_empty()
-
-
-MAINTENANCE: list[Callable[[Repository], object]] = [
-    lambda repo: repo.garbage_collect(repo.storage.now()),
-    lambda repo: repo.expire_snapshots(repo.storage.now()),
-    lambda repo: repo.verify(),
-    lambda repo: repo.measure(),
-]
-
-
-@pytest.mark.parametrize("act", MAINTENANCE)
-def test_maintenance_refuses_and_deletes_nothing(
-    storage: MemoryStorage, act: Callable[[Repository], object]
-) -> None:
-    before = set(storage.objects)
-    with pytest.raises(UnsupportedError, match="generation"):
-        act(Repository.open(storage))
-    assert set(storage.objects) == before

@@ -10,13 +10,18 @@ import pytest
 import zarr
 from support import trees
 from support.audit import audit
+from support.upkeep import GENERATIONS
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.exceptions import AlreadyExistsError, ConflictError, NotFoundError
+from airflow_provider_icechunk.exceptions import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+)
 from airflow_provider_icechunk.storage.base import Storage
 
 Backend = Callable[[], Storage]
-GENERATIONS = ["1", "alpha"]
 
 
 def write(session, path, data, **options):
@@ -58,7 +63,11 @@ def test_a_repository_lives(backend: Backend, generation: str) -> None:
     diff = third.diff(from_tag="v1", to_branch="dev")
     assert (diff.updated_arrays, diff.updated_chunks["/small"]) == ({"/packed"}, [[0]])
     third.delete_branch("dev")
-    third.delete_tag("v1")
+    if generation == "alpha1":
+        with pytest.raises(InvalidInputError, match="for ever"):
+            third.delete_tag("v1")
+    else:
+        third.delete_tag("v1")
     with pytest.raises(AlreadyExistsError):
         third.create_tag("v1", first)
     third.reset_branch("main", second, from_snapshot_id=first)

@@ -99,10 +99,10 @@ transactions: st.SearchStrategy[Transaction] = st.lists(operations, min_size=1, 
 )
 
 
-def fresh() -> MemoryStorage:
+def fresh(generation: str = "1") -> MemoryStorage:
     """A storage of its own with the tree that all transactions start from."""
     storage = MemoryStorage()
-    for key, data in _start():
+    for key, data in _start(generation):
         storage.put(key, data, expect=Anything())
     return storage
 
@@ -140,9 +140,9 @@ def _untouched() -> MemoryStorage:
 
 
 @cache
-def _start() -> tuple[tuple[str, bytes], ...]:
+def _start(generation: str) -> tuple[tuple[str, bytes], ...]:
     storage = MemoryStorage()
-    session = Repository.create(storage).writable_session("main")
+    session = Repository.create(storage, spec_version=generation).writable_session("main")
     for path in ("/", "/g", "/g/h"):
         session.tree.put_document(path, GROUP)
     for path in ("/c", "/g/a", "/g/h/b"):

@@ -10,6 +10,9 @@ from typing import TypeVar
 
 from support.arrays import GROUP, array, contents, put
 
+from airflow_provider_icechunk.format.generations.base import Layout
+from airflow_provider_icechunk.format.generations.identities import parse_id
+from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.repository.world import World
@@ -21,7 +24,11 @@ T = TypeVar("T")
 
 UNPACKED = Packing(below=0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
-GENERATIONS = ["1", "alpha"]
+GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
+"""What the suites of the engine run for."""
+LISTING = ("2", "draft")
+"""Generations whose ledger lists all snapshots: one that is listed and young stays."""
+WITHOUT_LOGS = ("alpha1", "draft")
 
 
 class Clock:
@@ -135,6 +142,23 @@ def everything(storage: Storage) -> dict[str, dict[str, object]]:
     seen = {f"branch {n}": contents(repo.readonly_session(n)) for n in repo.list_branches()}
     seen |= {f"tag {n}": contents(repo.readonly_session(tag=n)) for n in repo.list_tags()}
     return seen
+
+
+def layout_of(storage: Storage) -> Layout:
+    """Where the repository keeps its files."""
+    return Repository.open(storage)._engine.ledger.layout
+
+
+def snapshot_key(storage: Storage, snapshot_id: str) -> str:
+    """The file of a snapshot."""
+    engine = Repository.open(storage)._engine
+    return engine.ledger.layout.snapshot(SnapshotId(parse_id(engine.generation, snapshot_id)))
+
+
+def manifest_key(storage: Storage, manifest_id: str) -> str:
+    """The file of a manifest."""
+    engine = Repository.open(storage)._engine
+    return engine.ledger.layout.manifest(ManifestId(parse_id(engine.generation, manifest_id)))
 
 
 def keys(storage: Storage, prefix: str = "") -> set[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     OBJECT_ID_SIZE,
@@ -158,6 +159,15 @@ class Layout(Protocol):
     @property
     def chunks(self) -> str:
         """Prefix of the keys of all chunk files."""
+        ...
+
+    @property
+    def attributes(self) -> str | None:
+        """Prefix of the keys of attribute files; `None` in generations without them."""
+        ...
+
+    def names_in(self, prefix: str) -> FileNames:
+        """How the files below one of the prefixes are called."""
         ...
 
     def snapshot(self, identity: SnapshotId) -> str:

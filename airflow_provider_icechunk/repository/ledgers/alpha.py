@@ -161,6 +161,9 @@ class AlphaLedger:
         del identity
         return ()
 
+    def check_writable(self) -> None:
+        """It can be written."""
+
     def following(self, settings: ResolvedConfig) -> AlphaLedger:
         """Nothing here is chosen by the configuration."""
         del settings

@@ -87,14 +87,14 @@ class Alpha1Ledger:
 
     def create_branch(self, name: str, to: SnapshotId) -> Creation:
         """Create file 0, unless the branch has any file."""
-        self._check_writable()
+        self.check_writable()
         check_new_branch(name)
         created = self._branches.create(name, encode_ref(to, self._now()))
         return Creation.CREATED if created else Creation.EXISTS
 
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
-        self._check_writable()
+        self.check_writable()
         document = encode_ref(snapshot.id, snapshot.flushed_at)
         outcome = self._branches.move(name, expected, document)
         return Moved() if outcome == Behind(snapshot.id) else outcome
@@ -104,12 +104,12 @@ class Alpha1Ledger:
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
         """Create the next file if the newest one names `expected`."""
-        self._check_writable()
+        self.check_writable()
         return self._branches.move(name, expected, encode_ref(to, self._now()))
 
     def delete_branch(self, name: str) -> bool:
         """Delete all files, the newest last."""
-        self._check_writable()
+        self.check_writable()
         return self._branches.delete(name)
 
     def tags(self) -> dict[str, SnapshotId]:
@@ -135,7 +135,7 @@ class Alpha1Ledger:
 
     def create_tag(self, name: str, to: SnapshotId) -> Creation:
         """Create the file unless it exists."""
-        self._check_writable()
+        self.check_writable()
         outcome = self.storage.put(
             tag_key(name), encode_ref(to, self._now()), expect=Absent(), content_type=_JSON
         )
@@ -156,7 +156,7 @@ class Alpha1Ledger:
 
     def save_config(self, config: RepositoryConfig, expected: Version | None) -> Version | None:
         """Swap `config.yaml`."""
-        self._check_writable()
+        self.check_writable()
         return swap_config(self.storage, config, expected)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
@@ -164,7 +164,7 @@ class Alpha1Ledger:
         return snapshot.parent_id
 
     def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
-        """There is no expiration in this generation."""
+        """None: there are no logs, and what changed is found by comparing snapshots."""
         del identity
         return ()
 
@@ -175,6 +175,15 @@ class Alpha1Ledger:
                 "a repository of generation `alpha1` cannot be written without conditional creates"
             )
         return self
+
+    def check_writable(self) -> None:
+        """Refuse repositories of development software."""
+        if self.spelling is Spelling.DEVELOPMENT:
+            raise UnsupportedError(
+                f"{self.storage.location} was written by development software of September 2024, "
+                "which had no protection against two writers: it can only be read; copy its data "
+                "into a new repository"
+            )
 
     def following(self, settings: ResolvedConfig) -> Alpha1Ledger:
         """Nothing here is chosen by the configuration."""
@@ -219,14 +228,6 @@ class Alpha1Ledger:
     def _snapshot_file(self, identity: SnapshotId) -> bytes | None:
         found = self.storage.get(self.layout.snapshot(identity))
         return None if found is None else found.data
-
-    def _check_writable(self) -> None:
-        if self.spelling is Spelling.DEVELOPMENT:
-            raise UnsupportedError(
-                f"{self.storage.location} was written by development software of September 2024, "
-                "which had no protection against two writers: it can only be read; copy its data "
-                "into a new repository"
-            )
 
 
 def _spelling(storage: Storage) -> Spelling:

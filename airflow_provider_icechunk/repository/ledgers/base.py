@@ -8,9 +8,10 @@ says as a value who won.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Codec, Generation, Layout
@@ -85,6 +86,28 @@ class StoredConfig:
 
     config: RepositoryConfig
     version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """References and snapshots as one document lists them."""
+
+    branches: Mapping[str, SnapshotId]
+    tags: Mapping[str, SnapshotId]
+    snapshots: Collection[SnapshotId]
+
+
+@runtime_checkable
+class Register(Protocol):
+    """A ledger that lists its snapshots; what is collected has to be taken off the list."""
+
+    def register(self) -> Registered:
+        """Everything that is listed, at one moment."""
+        ...
+
+    def strike_off(self, snapshots: frozenset[SnapshotId]) -> bool:
+        """Take snapshots off the list. False: one of them is named by now, and nothing changed."""
+        ...
 
 
 class Ledger(Protocol):
@@ -189,6 +212,10 @@ class Ledger(Protocol):
 
     def trusting(self, trust: Trust) -> Ledger:
         """The same ledger on a store whose conditional writes are used or not."""
+        ...
+
+    def check_writable(self) -> None:
+        """Raise `UnsupportedError` if repositories of this kind can only be read."""
         ...
 
     def following(self, settings: ResolvedConfig) -> Ledger:

@@ -8,6 +8,7 @@ newer document, so that changes to different branches do not disturb each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
@@ -43,6 +44,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Behind,
     Creation,
     Moved,
+    Registered,
     StoredConfig,
     Trust,
 )
@@ -174,11 +176,12 @@ class DraftLedger:
         return swap_config(self.storage, config, expected)
 
     def parent(self, snapshot: Snapshot) -> SnapshotId | None:
-        """As the state lists it."""
-        return snapshot.parent_id
+        """As the state lists it; what it does not list stands on what its file says."""
+        entry = self._entries.get(snapshot.id)
+        return snapshot.parent_id if entry is None else entry.parent
 
     def pruned_logs(self, identity: SnapshotId) -> tuple[SnapshotId, ...]:
-        """There is no expiration in this generation."""
+        """None: there are no logs, and what changed is found by comparing snapshots."""
         del identity
         return ()
 
@@ -190,6 +193,36 @@ class DraftLedger:
                 "one writer would undo what others did"
             )
         return self
+
+    def check_writable(self) -> None:
+        """It can be written."""
+
+    def register(self) -> Registered:
+        """References and snapshots of the present state."""
+        state = self._read()[0]
+        return Registered(state.named("branch"), state.named("tag"), state.snapshots.keys())
+
+    def strike_off(self, snapshots: frozenset[SnapshotId]) -> bool:
+        """Drop snapshots from the state, unless a reference or one that stays needs them."""
+
+        def apply(state: State) -> tuple[State | None, bool]:
+            named = {*state.named("branch").values(), *state.named("tag").values()}
+            left = {one: entry for one, entry in state.snapshots.items() if one not in snapshots}
+            needed = named | {entry.parent for entry in left.values()}
+            if needed & snapshots:
+                return None, False
+            changed = len(left) < len(state.snapshots)
+            return (replace(state, snapshots=left) if changed else None), True
+
+        return self._update(apply)
+
+    def state(self) -> State:
+        """The present state."""
+        return self._read()[0]
+
+    def change(self, apply: Callable[[State], State | None]) -> None:
+        """Replace the state by what `apply` makes of it; `None` leaves it."""
+        self._update(lambda state: (apply(state), None))
 
     def following(self, settings: ResolvedConfig) -> DraftLedger:
         """Nothing here is chosen by the configuration."""

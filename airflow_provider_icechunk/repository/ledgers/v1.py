@@ -169,6 +169,9 @@ class V1Ledger:
         del identity
         return ()
 
+    def check_writable(self) -> None:
+        """It can be written."""
+
     def following(self, settings: ResolvedConfig) -> V1Ledger:
         """Nothing here is chosen by the configuration."""
         del settings

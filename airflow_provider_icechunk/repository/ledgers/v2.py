@@ -50,6 +50,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Creation,
     Ledger,
     Moved,
+    Registered,
     StoredConfig,
     Trust,
 )
@@ -232,6 +233,26 @@ class V2Ledger:
         if trust is self._trust:
             return self
         return V2Ledger(self.storage, self._world, trust, self._settings)
+
+    def check_writable(self) -> None:
+        """It can be written."""
+
+    def register(self) -> Registered:
+        """References and snapshots of the present state."""
+        info = self.info()
+        return Registered(info.branches, info.tags, info.snapshots.keys())
+
+    def strike_off(self, snapshots: frozenset[SnapshotId]) -> bool:
+        """Take snapshots off the list, unless one that stays stands on them."""
+
+        def has_no_heirs(info: RepoInfo) -> bool:
+            return not any(
+                record.parent_id in snapshots
+                for one, record in info.snapshots.items()
+                if one not in snapshots
+            )
+
+        return self.update(updates.Collect(snapshots), accept=has_no_heirs) is None
 
     def following(self, settings: ResolvedConfig) -> V2Ledger:
         """The same ledger with chosen retries, length of the log and compression of locations."""

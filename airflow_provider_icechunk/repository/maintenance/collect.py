@@ -10,7 +10,8 @@ What remains is age: the chunks of a running session, or of a snapshot that was 
 named, are protected only by being younger than the limit. Choose a limit older than the longest
 session. Generation `2` closes the last gap by taking snapshots off its list before it deletes
 their files; the others have it: a process that looked at a snapshot before it was
-deleted and creates a reference to it after the collector looked for the last time.
+deleted and creates a reference to it after the collector looked for the last time. (`draft` has a
+list as well, but its files can be named without it.)
 """
 
 from __future__ import annotations
@@ -20,11 +21,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, StorageError
-from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo
-from airflow_provider_icechunk.format.generations.v2.repo_updates import Collect
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
+from airflow_provider_icechunk.repository.ledgers.base import Register
 from airflow_provider_icechunk.repository.maintenance.collect_plan import (
     OBJECTS,
     CollectionPlan,
@@ -41,9 +40,9 @@ from airflow_provider_icechunk.repository.maintenance.listing import (
     JobFiles,
     Listing,
     abandoned_jobs,
-    list_objects,
+    list_folder,
 )
-from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits, Reachable
 from airflow_provider_icechunk.repository.maintenance.walk import Roots, read_roots
 from airflow_provider_icechunk.storage.base import Deleted, Put
@@ -59,7 +58,7 @@ class Collection:
     """One run of the collector: make the plan, look at it, carry it out or do not."""
 
     def __init__(self, engine: Engine, limits: MemoryLimits | None = None) -> None:
-        check_generation(engine.ledger, "garbage collection")
+        engine.ledger.check_writable()
         self._engine = engine
         self._live = Reachable(Loader(engine.storage, engine.ledger), limits)
         self._roots: Roots | None = None
@@ -75,7 +74,9 @@ class Collection:
         before = cutoff(older_than, minimum_age, self._engine.storage.now())
         storage, layout = self._engine.storage, self._engine.ledger.layout
         listed = {
-            layer: list_objects(storage, prefix_of(layer, layout), before=before)
+            layer: Listing.empty("")
+            if (prefix := prefix_of(layer, layout)) is None
+            else list_folder(storage, layout, prefix, before=before)
             for layer in OBJECTS
         }
         jobs = abandoned_jobs(storage.scan(JOBS), before)
@@ -89,7 +90,7 @@ class Collection:
         Stops after the layer in which a delete failed; the summary says which keys and why.
         """
         summary = GCSummary(plan=plan)
-        if isinstance(self._engine.ledger, V2Ledger) and len(plan):
+        if isinstance(self._engine.ledger, Register) and len(plan):
             self._refresh()
             strike_off(self._engine.ledger, plan.without(self._live).objects[Layer.SNAPSHOTS])
         for layer in Layer:
@@ -112,7 +113,8 @@ class Collection:
         a single look could miss both.
         """
         if self._roots is None:
-            stored = list_objects(self._engine.storage, self._engine.ledger.layout.snapshots)
+            layout = self._engine.ledger.layout
+            stored = list_folder(self._engine.storage, layout, layout.snapshots)
             self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
         for _ in range(_TRIES):
             roots = read_roots(self._engine.ledger, self._old)
@@ -207,19 +209,12 @@ def collect(
     return as_if_done(plan) if dry_run else collection.carry_out(plan)
 
 
-def strike_off(ledger: V2Ledger, doomed: Listing) -> None:
-    """Take snapshots off the list of generation `2` before their files go: nothing can name them
-    from then on. Refuses, with nothing deleted, if something does by now.
+def strike_off(ledger: Register, doomed: Listing) -> None:
+    """Take snapshots off the list of a ledger before their files go: what is listed is there.
+
+    Refuses, with nothing deleted, if something names one of them by now.
     """
-    drop = frozenset(SnapshotId(one) for one in whole(doomed.ids))
-
-    def has_no_heirs(info: RepoInfo) -> bool:
-        return not any(
-            record.parent_id in drop for one, record in info.snapshots.items() if one not in drop
-        )
-
-    refused = ledger.update(Collect(drop), accept=has_no_heirs)
-    if refused is not None:
+    if not ledger.strike_off(frozenset(SnapshotId(one) for one in whole(doomed.ids))):
         raise MaintenanceError(
             "a snapshot that was to be collected came into use meanwhile; nothing was deleted. "
             "Try again"

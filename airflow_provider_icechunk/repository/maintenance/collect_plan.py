@@ -28,6 +28,7 @@ class Layer(StrEnum):
     SNAPSHOTS = "snapshots"
     TRANSACTIONS = "transactions"
     MANIFESTS = "manifests"
+    ATTRIBUTES = "attributes"
     CHUNKS = "chunks"
     JOBS = "jobs"
     """Files of workers in folders that no job has touched for long."""
@@ -35,11 +36,17 @@ class Layer(StrEnum):
 
 AnyDeletable = TypeVar("AnyDeletable", bound="Deletable")
 
-OBJECTS = (Layer.SNAPSHOTS, Layer.TRANSACTIONS, Layer.MANIFESTS, Layer.CHUNKS)
+OBJECTS = (
+    Layer.SNAPSHOTS,
+    Layer.TRANSACTIONS,
+    Layer.MANIFESTS,
+    Layer.ATTRIBUTES,
+    Layer.CHUNKS,
+)
 
 
-def prefix_of(layer: Layer, layout: Layout) -> str:
-    """The folder in which the objects of a layer are."""
+def prefix_of(layer: Layer, layout: Layout) -> str | None:
+    """The folder in which the objects of a layer are; `None` where a generation has none."""
     match layer:
         case Layer.SNAPSHOTS:
             return layout.snapshots
@@ -47,6 +54,8 @@ def prefix_of(layer: Layer, layout: Layout) -> str:
             return layout.transactions
         case Layer.MANIFESTS:
             return layout.manifests
+        case Layer.ATTRIBUTES:
+            return layout.attributes
         case _:
             return layout.chunks
 
@@ -135,6 +144,7 @@ def live_ids(live: Reachable) -> dict[Layer, Ids]:
         Layer.SNAPSHOTS: snapshots,
         Layer.TRANSACTIONS: live.logs(),
         Layer.MANIFESTS: live.manifests(),
+        Layer.ATTRIBUTES: live.attributes(),
         Layer.CHUNKS: live.chunks(),
     }
 
@@ -148,7 +158,6 @@ class GCSummary:
     manifests_deleted: int = 0
     snapshots_deleted: int = 0
     attributes_deleted: int = 0
-    """Always 0: generations with attribute files are not collected."""
     transaction_logs_deleted: int = 0
     job_files_deleted: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -187,6 +196,7 @@ _FIELDS = {
     Layer.SNAPSHOTS: "snapshots_deleted",
     Layer.TRANSACTIONS: "transaction_logs_deleted",
     Layer.MANIFESTS: "manifests_deleted",
+    Layer.ATTRIBUTES: "attributes_deleted",
     Layer.CHUNKS: "chunks_deleted",
     Layer.JOBS: "job_files_deleted",
 }

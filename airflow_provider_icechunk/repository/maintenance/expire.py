@@ -1,13 +1,13 @@
 """Expire old snapshots: edit the oldest one kept in each line, then delete expired references.
 
-In generations `1` and `alpha` the parent is in the snapshot file, so expiring rewrites that file in
-place, under the same id, with the same content but for the parent. That write carries no condition,
-and needs none: whoever races with it either reads the longer history or the shorter one, a commit
-on top of the snapshot names it by the id it keeps, and two expirations write the same parent. A
-process that dies in between leaves some lines shortened and others not.
+In generations `1`, `alpha` and `alpha1` the parent is in the snapshot file, so expiring rewrites
+that file in place, under the same id, with the same content but for the parent. That write carries
+no condition, and needs none: whoever races with it either reads the longer history or the shorter
+one, a commit on top of the snapshot names it by the id it keeps, and two expirations write the same
+parent. A process that dies in between leaves some lines shortened and others not.
 
-In generation `2` all of it is one conditional write of the list of snapshots, decided anew if
-somebody else wrote meanwhile.
+In generations `2` and `draft` all of it is one conditional write of the list of snapshots, decided
+anew if somebody else wrote meanwhile.
 
 In the others, deleting an expired branch has a gap that cannot be closed: a commit that lands
 between the last look at the branch and its deletion is deleted with it.
@@ -18,16 +18,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
+from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.maintenance.expire_list import (
     expiration_of,
     plan_for_list,
 )
+from airflow_provider_icechunk.repository.maintenance.expire_state import expired_state
 from airflow_provider_icechunk.repository.maintenance.idsets import whole
-from airflow_provider_icechunk.repository.maintenance.listing import list_objects
-from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.listing import list_folder
+from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.retention import (
     Edit,
     ExpirationPlan,
@@ -40,11 +43,21 @@ from airflow_provider_icechunk.repository.maintenance.walk import Roots, Walk, r
 
 def make_expiration_plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
     """Read the history of all references and decide. Writes nothing."""
+    engine.ledger.check_writable()
+    return replace(_plan(engine, policy), show=engine.show)
+
+
+def _plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
     if isinstance(engine.ledger, V2Ledger):
         return plan_for_list(engine.ledger.info(), policy)
-    check_generation(engine.ledger, "expiration")
+    if isinstance(engine.ledger, DraftLedger):
+        return expired_state(engine.ledger.state(), policy)[1]
+    if engine.generation is Generation.ALPHA1:
+        # Its tags are for ever.
+        policy = replace(policy, delete_expired_tags=False)
     walk = Walk(Loader(engine.storage, engine.ledger))
-    stored = list_objects(engine.storage, engine.ledger.layout.snapshots)
+    layout = engine.ledger.layout
+    stored = list_folder(engine.storage, layout, layout.snapshots)
     walk.read_ahead([SnapshotId(identity) for identity in whole(stored.ids)])
     roots = read_roots(engine.ledger)
     walk.extend(roots.tips())
@@ -65,6 +78,13 @@ def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> None:
     if isinstance(engine.ledger, V2Ledger):
         assert plan.policy is not None
         engine.ledger.update(expiration_of(plan.policy))
+        return
+    if isinstance(engine.ledger, DraftLedger):
+        policy = plan.policy
+        assert policy is not None
+        engine.ledger.change(lambda state: expired_state(state, policy)[0])
+        for edit in plan.edits:
+            engine.assets.forget_snapshot(edit.snapshot)
         return
     for edit in plan.edits:
         if _still_needed(edit, read_roots(engine.ledger)):

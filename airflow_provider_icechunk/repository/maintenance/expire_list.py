@@ -34,6 +34,7 @@ def plan_for_list(info: RepoInfo, policy: RetentionPolicy) -> ExpirationPlan:
     """What the change would do to this state."""
     outcome = apply(expiration_of(policy), info)
     after = outcome.info if isinstance(outcome, Applied) else info
+    dropped = frozenset(info.snapshots.keys() - after.snapshots.keys())
     return ExpirationPlan(
         refs=(*_decisions("tag", info, after, policy), *_decisions("branch", info, after, policy)),
         edits=tuple(
@@ -42,7 +43,8 @@ def plan_for_list(info: RepoInfo, policy: RetentionPolicy) -> ExpirationPlan:
             if record.parent_id is not None
             and record.parent_id != info.snapshots[identity].parent_id
         ),
-        released=frozenset(info.snapshots.keys() - after.snapshots.keys()),
+        released=dropped,
+        dropped=dropped,
         policy=policy,
     )
 

@@ -1,13 +1,13 @@
 """Sets of object ids as sorted columns of fixed-width bytes. Pure.
 
 A million ids are one array of 12 MB; membership is a binary search over all of them at once. Rows
-are viewed as `S12`: NumPy pads such strings with NUL, and because all of them have 12 bytes, equal
-strings are equal ids.
+are viewed as `S12`, in two early generations as `S16`: NumPy pads such strings with NUL, and
+because all ids of a repository have one size, equal strings are equal ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE
 
 Ids = NDArray[np.bytes_]
-"""`(n,)` ids of 12 bytes. As a set: sorted, without repetition."""
+"""`(n,)` ids of one size. As a set: sorted, without repetition."""
 
 DTYPE = np.dtype(f"S{OBJECT_ID_SIZE}")
 NOTHING: Ids = np.zeros(0, DTYPE)
@@ -24,13 +24,13 @@ _MERGE_AT = 1 << 20
 
 
 def from_rows(rows: NDArray[np.uint8]) -> Ids:
-    """`(n, 12)` bytes as `(n,)` ids, in the same order."""
-    return np.ascontiguousarray(rows).view(DTYPE).reshape(len(rows))
+    """`(n, size)` bytes as `(n,)` ids, in the same order."""
+    return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}").reshape(len(rows))
 
 
 def to_rows(ids: Ids) -> NDArray[np.uint8]:
-    """`(n,)` ids as `(n, 12)` bytes."""
-    return np.ascontiguousarray(ids).view(np.uint8).reshape(len(ids), OBJECT_ID_SIZE)
+    """`(n,)` ids as `(n, size)` bytes."""
+    return np.ascontiguousarray(ids).view(np.uint8).reshape(len(ids), ids.dtype.itemsize)
 
 
 def distinct(ids: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
@@ -42,15 +42,20 @@ def distinct(ids: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
 
 
 def of_bytes(identities: Iterable[bytes]) -> Ids:
-    """The set of ids that are given one by one."""
-    joined = b"".join(identities)
-    return distinct(np.frombuffer(joined, DTYPE))
+    """The set of ids that are given one by one, all of one size."""
+    return distinct(column(list(identities)))
+
+
+def column(identities: Sequence[bytes]) -> Ids:
+    """Ids of one size as they are given."""
+    size = len(identities[0]) if identities else OBJECT_ID_SIZE
+    return np.frombuffer(b"".join(identities), f"S{size}")
 
 
 def whole(ids: Ids) -> list[bytes]:
-    """Ids one by one, each with all its 12 bytes: NumPy itself would drop trailing NULs."""
-    joined = ids.tobytes()
-    return [joined[at : at + OBJECT_ID_SIZE] for at in range(0, len(joined), OBJECT_ID_SIZE)]
+    """Ids one by one, each with all its bytes: NumPy itself would drop trailing NULs."""
+    joined, size = ids.tobytes(), ids.dtype.itemsize
+    return [joined[at : at + size] for at in range(0, len(joined), size)]
 
 
 def contains(members: Ids, asked: Ids) -> NDArray[np.bool_]:

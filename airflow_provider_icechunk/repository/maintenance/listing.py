@@ -12,12 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.ids import (
-    OBJECT_ID_SIZE,
-    decode_many,
-    encode_many,
-    text_length,
-)
+from airflow_provider_icechunk.format.file_names import FileNames
+from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.repository.maintenance.idsets import (
     NOTHING,
     Ids,
@@ -27,7 +23,7 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
 from airflow_provider_icechunk.repository.world import from_micros, to_micros
 from airflow_provider_icechunk.storage.base import Listed, Storage
 
-_TEXT = text_length(OBJECT_ID_SIZE)
+_PLAIN_NAMES = FileNames()
 _BATCH = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
@@ -42,6 +38,7 @@ class Listing:
     sizes: NDArray[np.int64]
     created: NDArray[np.int64]
     """Microseconds since 1970 by the store's clock."""
+    names: FileNames = _PLAIN_NAMES
 
     @classmethod
     def empty(cls, prefix: str) -> Self:
@@ -58,7 +55,9 @@ class Listing:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer] | slice) -> Listing:
         """Selected rows."""
-        return Listing(self.prefix, self.ids[rows], self.sizes[rows], self.created[rows])
+        return Listing(
+            self.prefix, self.ids[rows], self.sizes[rows], self.created[rows], self.names
+        )
 
     def part(self, start: int, stop: int) -> Listing:
         """Rows `start` up to `stop`."""
@@ -70,16 +69,29 @@ class Listing:
 
     def keys(self) -> list[str]:
         """Keys of all objects."""
-        return [self.prefix + text.decode() for text in encode_many(to_rows(self.ids)).tolist()]
+        return [self.prefix + name for name in self.names.encode(to_rows(self.ids))]
 
 
-def list_objects(storage: Storage, prefix: str, *, before: int | None = None) -> Listing:
+def list_folder(
+    storage: Storage, layout: Layout, prefix: str, *, before: int | None = None
+) -> Listing:
+    """The objects of one of the folders of a layout."""
+    return list_objects(storage, prefix, before=before, names=layout.names_in(prefix))
+
+
+def list_objects(
+    storage: Storage,
+    prefix: str,
+    *,
+    before: int | None = None,
+    names: FileNames = _PLAIN_NAMES,
+) -> Listing:
     """The objects of a folder; with `before`, only those written earlier than that.
 
     Files whose name is not an id are not objects of the repository: they are passed over, here and
     so everywhere. Memory is 28 bytes for each object that is kept, whatever the folder holds.
     """
-    parts = [_columns(batch, prefix) for batch in _batches(storage.scan(prefix), before)]
+    parts = [_columns(batch, prefix, names) for batch in _batches(storage.scan(prefix), before)]
     if not parts:
         return Listing.empty(prefix)
     ids = np.concatenate([part.ids for part in parts])
@@ -89,6 +101,7 @@ def list_objects(storage: Storage, prefix: str, *, before: int | None = None) ->
         ids[order],
         np.concatenate([part.sizes for part in parts])[order],
         np.concatenate([part.created for part in parts])[order],
+        names,
     )
 
 
@@ -100,29 +113,30 @@ def _batches(found: Iterator[Listed], before: int | None) -> Iterator[list[Liste
         yield batch
 
 
-def _columns(batch: list[Listed], prefix: str) -> Listing:
-    length = len(prefix) + _TEXT
+def _columns(batch: list[Listed], prefix: str, names: FileNames) -> Listing:
+    length = len(prefix) + names.length
     named = [item for item in batch if len(item.key) == length and item.key.isascii()]
     try:
-        return _listing(prefix, named)
+        return _listing(prefix, named, names)
     except InvalidInputError:
-        return _listing(prefix, [item for item in named if _is_id(item.key[len(prefix) :])])
+        known = [item for item in named if _is_id(item.key[len(prefix) :], names)]
+        return _listing(prefix, known, names)
 
 
-def _listing(prefix: str, named: list[Listed]) -> Listing:
+def _listing(prefix: str, named: list[Listed], names: FileNames) -> Listing:
     start, count = len(prefix), len(named)
-    letters = "".join([item.key[start:] for item in named]).encode()
     return Listing(
         prefix,
-        from_rows(decode_many(np.frombuffer(letters, f"S{_TEXT}"))),
+        from_rows(names.decode([item.key[start:] for item in named])),
         np.fromiter((item.size for item in named), np.int64, count),
         np.fromiter(((item.created_at - _EPOCH) // _MICRO for item in named), np.int64, count),
+        names,
     )
 
 
-def _is_id(name: str) -> bool:
+def _is_id(name: str, names: FileNames) -> bool:
     try:
-        decode_many(np.array([name.encode()], f"S{_TEXT}"))
+        names.decode([name])
     except InvalidInputError:
         return False
     return True

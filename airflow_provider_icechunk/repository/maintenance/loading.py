@@ -16,9 +16,7 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     MaintenanceError,
     NotFoundError,
-    UnsupportedError,
 )
-from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
@@ -61,15 +59,6 @@ class Loader:
             return self.ledger.codec.decode_manifest(found.data, identity, where=key)
         except IcechunkError as error:
             raise _unreadable("manifest", key, self.storage, error) from error
-
-
-def check_generation(ledger: Ledger, what: str) -> None:
-    """Refuse generations whose history is kept in a way that `what` does not know."""
-    if ledger.generation not in (Generation.V1, Generation.V2, Generation.ALPHA):
-        raise UnsupportedError(
-            f"{what} works on repositories of generations `1`, `2` and `alpha`; this one is of "
-            f"generation `{ledger.generation}`"
-        )
 
 
 def _unreadable(what: str, key: str, storage: Storage, error: IcechunkError) -> MaintenanceError:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, encode_base32
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.maintenance.idsets import contains
-from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_objects
-from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_folder
+from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import (
     MemoryLimits,
     Reachable,
@@ -77,50 +77,81 @@ class Measurement:
 
 def measure(engine: Engine, limits: MemoryLimits | None = None) -> Measurement:
     """Sizes of every version and array, and of the files that hold them."""
-    check_generation(engine.ledger, "measuring")
-    loader = Loader(engine.storage, engine.ledger)
-    live = Reachable(loader, limits)
-    roots = read_roots(engine.ledger)
-    live.extend(roots.tips())
-    known: dict[ManifestId, dict[NodeId, Size]] = {}
-    versions = {
-        link.id: _measure_version(loader, loader.snapshot(identity), known)
-        for identity, link in live.walk.links.items()
-    }
-    heads = {name: live.walk.links[tip].id for name, tip in roots.branches.items()}
-    tagged = {name: live.walk.links[tip].id for name, tip in roots.tags.items()}
-    return Measurement(
-        snapshots={encode_base32(one): _sum(sizes) for one, sizes in versions.items()},
-        branches={name: _sum(versions[tip]) for name, tip in heads.items()},
-        tags={name: _sum(versions[tip]) for name, tip in tagged.items()},
-        arrays={name: versions[tip] for name, tip in heads.items()},
-        files=_files(engine, live),
-    )
+    return Measuring(engine, Reachable(Loader(engine.storage, engine.ledger), limits)).run()
 
 
-def _measure_version(
-    loader: Loader, snapshot: Snapshot, known: dict[ManifestId, dict[NodeId, Size]]
-) -> dict[str, Size]:
-    arrays = {path: node for path, node in snapshot.nodes.items() if node.array is not None}
-    used = {
-        ref.id for node in arrays.values() if node.array is not None for ref in node.array.manifests
-    }
-    fresh = sorted(used - known.keys())
-    sizes = run_all(lambda identity: _sizes(loader.manifest(identity)), fresh, at_once=16)
-    known.update(zip(fresh, sizes, strict=True))
-    return {
-        path: _sum(
-            {
-                str(n): known[ref.id].get(node.id, Size())
-                for n, ref in enumerate(node.array.manifests)
-            }
+class Measuring:
+    """One measurement. What lists and reads much can be done elsewhere by a subclass."""
+
+    def __init__(self, engine: Engine, live: Reachable) -> None:
+        self.engine = engine
+        self.live = live
+
+    def run(self) -> Measurement:
+        """Look at everything that branches and tags reach."""
+        roots = read_roots(self.engine.ledger)
+        self.live.extend(roots.tips())
+        links = self.live.walk.links
+        loader = Loader(self.engine.storage, self.engine.ledger)
+        arrays = {
+            link.id: _manifests_of(loader.snapshot(identity)) for identity, link in links.items()
+        }
+        used = sorted(
+            {one for paths in arrays.values() for _, ids in paths.values() for one in ids}
         )
-        for path, node in arrays.items()
+        known = dict(zip(used, self.sizes(used), strict=True))
+        versions = {
+            version: {
+                path: _total(known[one].get(node_id, Size()) for one in ids)
+                for path, (node_id, ids) in paths.items()
+            }
+            for version, paths in arrays.items()
+        }
+        heads = {name: links[tip].id for name, tip in roots.branches.items()}
+        tagged = {name: links[tip].id for name, tip in roots.tags.items()}
+        return Measurement(
+            snapshots={self.engine.show(one): _sum(sizes) for one, sizes in versions.items()},
+            branches={name: _sum(versions[tip]) for name, tip in heads.items()},
+            tags={name: _sum(versions[tip]) for name, tip in tagged.items()},
+            arrays={name: versions[tip] for name, tip in heads.items()},
+            files=self.files(),
+        )
+
+    def sizes(self, manifests: Sequence[ManifestId]) -> list[dict[NodeId, Size]]:
+        """What each manifest holds of each array."""
+        loader = Loader(self.engine.storage, self.engine.ledger)
+        return run_all(lambda one: sizes_in(loader.manifest(one)), manifests, at_once=16)
+
+    def files(self) -> dict[str, Stored]:
+        """Files by folder, and which of them are in use."""
+        layout = self.engine.ledger.layout
+        snapshots = self.live.snapshots()
+        kept = {
+            layout.snapshots: snapshots,
+            layout.transactions: snapshots,
+            layout.manifests: self.live.manifests(),
+            layout.chunks: self.live.chunks(),
+            **({} if layout.attributes is None else {layout.attributes: self.live.attributes()}),
+        }
+        return {prefix.rstrip("/"): self.stored(prefix, ids) for prefix, ids in kept.items()}
+
+    def stored(self, prefix: str, kept: NDArray[np.bytes_]) -> Stored:
+        """The files of one folder, of which those in `kept` are in use."""
+        listing = list_folder(self.engine.storage, self.engine.ledger.layout, prefix)
+        return stored_files(listing, listing.take(~contains(kept, listing.ids)))
+
+
+def _manifests_of(snapshot: Snapshot) -> dict[str, tuple[NodeId, tuple[ManifestId, ...]]]:
+    """The manifests of each array by path."""
+    return {
+        path: (node.id, tuple(ref.id for ref in node.array.manifests))
+        for path, node in snapshot.nodes.items()
         if node.array is not None
     }
 
 
-def _sizes(manifest: Manifest) -> dict[NodeId, Size]:
+def sizes_in(manifest: Manifest) -> dict[NodeId, Size]:
+    """What a manifest holds of each array."""
     return {
         node_id: _total(_size(refs) for refs in parts) for node_id, parts in manifest.arrays.items()
     }
@@ -150,21 +181,6 @@ def _sum(sizes: Mapping[str, Size]) -> Size:
     return _total(sizes.values())
 
 
-def _files(engine: Engine, live: Reachable) -> dict[str, Stored]:
-    layout = engine.ledger.layout
-    snapshots = live.snapshots()
-    kept = {
-        layout.snapshots: snapshots,
-        layout.transactions: snapshots,
-        layout.manifests: live.manifests(),
-        layout.chunks: live.chunks(),
-    }
-    return {
-        prefix.rstrip("/"): _stored(list_objects(engine.storage, prefix), ids)
-        for prefix, ids in kept.items()
-    }
-
-
-def _stored(listing: Listing, kept: NDArray[np.bytes_]) -> Stored:
-    loose = listing.take(~contains(kept, listing.ids))
+def stored_files(listing: Listing, loose: Listing) -> Stored:
+    """A folder in numbers."""
     return Stored(len(listing), listing.total_bytes, len(loose), loose.total_bytes)

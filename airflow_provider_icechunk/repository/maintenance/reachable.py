@@ -54,13 +54,17 @@ class Reachable:
         self._limits = limits or MemoryLimits()
         self.walk = Walk(loader, at_once=self._limits.snapshots)
         self._manifests = IdUnion()
+        self._attributes = IdUnion()
         self._chunks = IdUnion()
 
     def extend(
         self, roots: Iterable[SnapshotId], spare: Mapping[SnapshotId, bytes] | None = None
     ) -> None:
         """Add what `roots` reach; `spare` holds snapshot files that storage has no more."""
-        sizes = sizes_by_id(self.walk.extend(roots, spare), known=self._manifests.ids())
+        visited = self.walk.extend(roots, spare)
+        sizes = sizes_by_id(visited, known=self._manifests.ids())
+        for one in visited:
+            self._attributes.add(one.attributes)
         for wave in waves(list(sizes.items()), self._limits.manifest_bytes):
             for ids in run_all(self._chunks_of, wave, at_once=self._limits.lanes):
                 self._chunks.add(ids)
@@ -81,6 +85,10 @@ class Reachable:
     def manifests(self) -> Ids:
         """Ids of manifest files."""
         return self._manifests.ids()
+
+    def attributes(self) -> Ids:
+        """Ids of attribute files."""
+        return self._attributes.ids()
 
     def chunks(self) -> Ids:
         """Ids of chunk files. A file that several chunks share is in use while one of them is."""

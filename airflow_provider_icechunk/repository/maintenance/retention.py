@@ -1,6 +1,6 @@
 """Which part of the history goes: a policy and a history give a plan. Pure.
 
-A line of history cannot have holes in generations `1` and `alpha`: what is kept is the newest part
+A line of history cannot have holes, except in generation `2`: what is kept is the newest part
 of each line and its first snapshot. The oldest kept one is edited to have the first one as its
 parent, and everything between is released, that is, left to collection unless another reference
 reaches it.
@@ -8,8 +8,8 @@ reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -76,24 +76,28 @@ class ExpirationPlan:
     released: frozenset[SnapshotId]
     """Snapshots judged expired, as the official library reports them: among them are heads that
     stay because a branch or a tag names them, except in generation `2`."""
+    dropped: frozenset[SnapshotId] = frozenset()
+    """Snapshots that leave the list of a ledger that has one."""
     policy: RetentionPolicy | None = None
     """By what it was made, for a ledger that decides anew while it writes."""
+    show: Callable[[bytes], str] = field(default=encode_base32, repr=False, compare=False)
+    """How the repository writes ids."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.edits and not any(ref.delete for ref in self.refs)
+        return not (self.edits or self.dropped or any(ref.delete for ref in self.refs))
 
     def as_dict(self) -> dict[str, object]:
         """The plan in JSON values."""
         return {
-            "released": sorted(encode_base32(one) for one in self.released),
-            "edited": [encode_base32(edit.snapshot) for edit in self.edits],
+            "released": sorted(self.show(one) for one in self.released),
+            "edited": [self.show(edit.snapshot) for edit in self.edits],
             "refs": [
                 {
                     "type": ref.type,
                     "name": ref.name,
-                    "tip": encode_base32(ref.tip),
+                    "tip": self.show(ref.tip),
                     "expired": ref.expired,
                     "delete": ref.delete,
                     "kept_snapshots": ref.kept,

@@ -13,7 +13,7 @@ from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
 from airflow_provider_icechunk.format.snapshot import Manifest
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.maintenance.idsets import NOTHING, distinct
-from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import (
     MemoryLimits,
     all_refs,
@@ -54,7 +54,6 @@ class ChunkStorageStats:
 
 def chunk_storage_stats(engine: Engine, limits: MemoryLimits | None = None) -> ChunkStorageStats:
     """Bytes of the chunks that branches and tags reach."""
-    check_generation(engine.ledger, "measuring")
     limits = limits or MemoryLimits()
     loader = Loader(engine.storage, engine.ledger)
     visited = Walk(loader, at_once=limits.snapshots).extend(read_roots(engine.ledger).tips())

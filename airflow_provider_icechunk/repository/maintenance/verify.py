@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import Extents
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.repository.engine import Engine
@@ -27,8 +27,8 @@ from airflow_provider_icechunk.repository.maintenance.findings import (
     worst_first,
 )
 from airflow_provider_icechunk.repository.maintenance.idsets import Ids, IdUnion, contains, of_bytes
-from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_objects
-from airflow_provider_icechunk.repository.maintenance.loading import Loader, check_generation
+from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_folder
+from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import chunk_ids
 from airflow_provider_icechunk.storage.pool import run_all
 
@@ -41,22 +41,22 @@ Boxes = Mapping[NodeId, tuple[Extents, ...]]
 
 def verify(engine: Engine) -> VerifyReport:
     """Check everything that branches and tags reach, and count what they do not."""
-    check_generation(engine.ledger, "verification")
-    return _Verification(engine).run()
+    return Verification(engine).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """Listings of the four folders."""
+class StoredFiles:
+    """Listings of all folders."""
 
     snapshots: Listing
     transactions: Listing
     manifests: Listing
     chunks: Listing
+    attributes: Listing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Examined:
+class Examined:
     """What is left of a manifest after it was checked."""
 
     boxes: Boxes
@@ -66,18 +66,21 @@ class _Examined:
 
 
 @dataclass(slots=True)
-class _Verification:
+class Verification:
+    """One run. What lists and reads much can be done elsewhere by a subclass."""
+
     engine: Engine
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> VerifyReport:
+        """Look at everything and report."""
         tips = self._tips()
         snapshots = self._snapshots(tips)
-        stored = self._list()
+        stored = self.list_files()
         manifests = self._manifests(snapshots, stored)
         for identity, snapshot in snapshots.items():
             self._check_snapshot(identity, snapshot, snapshots, stored, manifests)
-        self._count_unreachable(snapshots, stored, manifests)
+        self.count_unreachable(snapshots, stored, manifests)
         return VerifyReport(
             worst_first(self.findings),
             {
@@ -127,7 +130,7 @@ class _Verification:
                 parent = self.engine.ledger.parent(snapshot)
                 if parent is not None and parent not in seen:
                     seen.add(parent)
-                    named_by[parent] = f"snapshot {encode_base32(identity)}"
+                    named_by[parent] = f"snapshot {self.engine.show(identity)}"
                     following.append(parent)
             frontier = following
         self._check_circles(tips, found)
@@ -165,61 +168,73 @@ class _Verification:
                 current = self.engine.ledger.parent(found[current])
             done |= line
 
-    def _list(self) -> _Stored:
+    def list_files(self) -> StoredFiles:
+        """Everything that is stored."""
         storage, layout = self.engine.storage, self.engine.ledger.layout
-        return _Stored(
-            list_objects(storage, layout.snapshots),
-            list_objects(storage, layout.transactions),
-            list_objects(storage, layout.manifests),
-            list_objects(storage, layout.chunks),
+        attributes = layout.attributes
+        return StoredFiles(
+            list_folder(storage, layout, layout.snapshots),
+            list_folder(storage, layout, layout.transactions),
+            list_folder(storage, layout, layout.manifests),
+            list_folder(storage, layout, layout.chunks),
+            Listing.empty("") if attributes is None else list_folder(storage, layout, attributes),
         )
 
     def _manifests(
-        self, snapshots: Mapping[SnapshotId, Snapshot], stored: _Stored
-    ) -> dict[ManifestId, _Examined]:
+        self, snapshots: Mapping[SnapshotId, Snapshot], stored: StoredFiles
+    ) -> dict[ManifestId, Examined]:
         namer: dict[ManifestId, Snapshot] = {}
         for snapshot in snapshots.values():
             for node in snapshot.nodes.values():
                 for ref in node.array.manifests if node.array is not None else ():
                     namer.setdefault(ref.id, snapshot)
-        loader = Loader(self.engine.storage, self.engine.ledger)
-
-        def examine(identity: ManifestId) -> _Examined | MaintenanceError:
-            manifest = _attempt(loader.manifest, identity)
-            if isinstance(manifest, MaintenanceError):
-                return manifest
-            return self._examine(manifest, namer[identity], stored)
-
-        result: dict[ManifestId, _Examined] = {}
-        for identity, outcome in zip(
-            namer, run_all(examine, list(namer), at_once=_AT_ONCE), strict=True
-        ):
+        result: dict[ManifestId, Examined] = {}
+        for identity, outcome in zip(namer, self.examine_all(namer, stored), strict=True):
             if isinstance(outcome, MaintenanceError):
                 cause = outcome.__cause__
                 what = cause.message if isinstance(cause, IcechunkError) else outcome.message
                 where = self.engine.ledger.layout.manifest(identity)
-                user = f"snapshot {encode_base32(namer[identity].id)} needs it, but: "
+                user = f"snapshot {self.engine.show(namer[identity].id)} needs it, but: "
                 self.findings.append(error(Code.MANIFEST_UNREADABLE, where, user + what, _RESET))
                 continue
             result[identity] = outcome
             self.findings += outcome.findings
         return result
 
-    def _examine(self, manifest: Manifest, user: Snapshot, stored: _Stored) -> _Examined:
+    def examine_all(
+        self, namer: Mapping[ManifestId, Snapshot], stored: StoredFiles
+    ) -> list[Examined | MaintenanceError]:
+        """Check manifests, each for the snapshot that names it; in the given order."""
+        loader = Loader(self.engine.storage, self.engine.ledger)
+
+        def look(identity: ManifestId) -> Examined | MaintenanceError:
+            manifest = _attempt(loader.manifest, identity)
+            if isinstance(manifest, MaintenanceError):
+                return manifest
+            return self.examine(manifest, namer[identity], stored)
+
+        return run_all(look, list(namer), at_once=_AT_ONCE)
+
+    def examine(self, manifest: Manifest, user: Snapshot, stored: StoredFiles) -> Examined:
+        """Check one manifest for the snapshot that names it."""
         layout = self.engine.ledger.layout
         findings = [
             *checks.check_chunks(manifest, stored.chunks, layout),
-            *checks.check_count(manifest, user, layout),
+            *(
+                checks.check_count(manifest, user, layout)
+                if self.engine.generation.lists_manifests
+                else ()
+            ),
         ]
-        return _Examined(checks.boxes(manifest), chunk_ids(manifest), len(manifest), findings)
+        return Examined(checks.boxes(manifest), chunk_ids(manifest), len(manifest), findings)
 
     def _check_snapshot(
         self,
         identity: SnapshotId,
         snapshot: Snapshot,
         all_snapshots: Mapping[SnapshotId, Snapshot],
-        stored: _Stored,
-        manifests: Mapping[ManifestId, _Examined],
+        stored: StoredFiles,
+        manifests: Mapping[ManifestId, Examined],
     ) -> None:
         layout = self.engine.ledger.layout
         where = layout.snapshot(snapshot.id)
@@ -240,7 +255,8 @@ class _Verification:
                     "keep the clocks of writers within 10 minutes; expire with care",
                 )
             )
-        if not contains(stored.transactions.ids, of_bytes([identity]))[0]:
+        keeps_logs = self.engine.generation.keeps_logs
+        if keeps_logs and not contains(stored.transactions.ids, of_bytes([identity]))[0]:
             self.findings.append(
                 warning(
                     Code.LOG_MISSING,
@@ -251,21 +267,24 @@ class _Verification:
                 )
             )
 
-    def _count_unreachable(
+    def count_unreachable(
         self,
         snapshots: Mapping[SnapshotId, Snapshot],
-        stored: _Stored,
-        manifests: Mapping[ManifestId, _Examined],
+        stored: StoredFiles,
+        manifests: Mapping[ManifestId, Examined],
     ) -> None:
+        """Report files that nothing names."""
         chunks = IdUnion()
         for examined in manifests.values():
             chunks.add(examined.chunks)
         named = of_bytes([*snapshots, *(snapshot.id for snapshot in snapshots.values())])
         listed = (one for snapshot in snapshots.values() for one in snapshot.manifest_files)
+        attributes = {one for snapshot in snapshots.values() for one in snapshot.attribute_files}
         for listing, live in (
             (stored.snapshots, named),
             (stored.transactions, named),
             (stored.manifests, of_bytes([*manifests, *listed])),
+            (stored.attributes, of_bytes(attributes)),
             (stored.chunks, chunks.ids()),
         ):
             loose = listing.take(~contains(live, listing.ids))

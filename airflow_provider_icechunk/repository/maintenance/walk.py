@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.repository.ledgers.base import Ledger
-from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
-from airflow_provider_icechunk.repository.maintenance.idsets import DTYPE, Ids, of_bytes
+from airflow_provider_icechunk.repository.ledgers.base import Ledger, Register
+from airflow_provider_icechunk.repository.maintenance.idsets import Ids, column, of_bytes
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.storage.pool import run_all
 
@@ -43,13 +42,13 @@ class Roots:
 def read_roots(ledger: Ledger, old: Collection[SnapshotId] | None = None) -> Roots:
     """Branches and tags as they are now. Not one moment for all: read again before deleting.
 
-    Given the `old` snapshot files, those that generation `2` lists beside them are roots as well.
+    Given the `old` snapshot files, those that a ledger lists beside them are roots as well.
     """
     try:
-        if isinstance(ledger, V2Ledger):
-            info = ledger.info()
-            young = () if old is None else tuple(one for one in info.snapshots if one not in old)
-            return Roots(info.branches, info.tags, young)
+        if isinstance(ledger, Register):
+            listed = ledger.register()
+            young = () if old is None else tuple(one for one in listed.snapshots if one not in old)
+            return Roots(listed.branches, listed.tags, young)
         return Roots(branches=ledger.branches(), tags=ledger.tags())
     except IcechunkError as error:
         raise MaintenanceError(
@@ -77,6 +76,8 @@ class Visited:
     """Manifests that its nodes or its list of files name."""
     sizes: NDArray[np.int64]
     """Of each; a guess where the snapshot does not say."""
+    attributes: Ids
+    """Attribute files that its nodes need."""
 
 
 def visit(snapshot: Snapshot, parent: SnapshotId | None) -> Visited:
@@ -87,11 +88,14 @@ def visit(snapshot: Snapshot, parent: SnapshotId | None) -> Visited:
         if node.array is not None
         for ref in node.array.manifests
     }
-    sizes |= {file.id: file.size_bytes for file in snapshot.manifest_files.values()}
+    sizes |= {
+        file.id: file.size_bytes or _UNKNOWN_SIZE for file in snapshot.manifest_files.values()
+    }
     return Visited(
         Link(snapshot.id, parent, snapshot.flushed_at),
-        np.frombuffer(b"".join(sizes), DTYPE),
+        column(list(sizes)),
         np.fromiter((min(size, _LARGEST) for size in sizes.values()), np.int64, len(sizes)),
+        column(sorted(snapshot.attribute_files)),
     )
 
 

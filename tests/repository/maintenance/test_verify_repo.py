@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.upkeep import GENERATIONS, Clock, clone, keys, lived_in
+from support.upkeep import (
+    GENERATIONS,
+    Clock,
+    clone,
+    keys,
+    layout_of,
+    lived_in,
+    manifest_key,
+    snapshot_key,
+)
 
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, decode_base32
 from airflow_provider_icechunk.format.references import ChunkRefs, Native
@@ -58,7 +67,9 @@ def test_every_chunk_file_that_is_gone_or_short_is_found(generation: str) -> Non
     storage, _ = lived_in(generation, clock)
     clock.wait(days=1)
     Repository.open(storage).garbage_collect(clock.now)
-    for key in sorted(keys(storage, "chunks/")):
+    chunks = sorted(keys(storage, layout_of(storage).chunks))
+    assert len(chunks) == 8
+    for key in chunks:
         lost = clone(storage, clock)
         lost.delete([key])
         report = Repository.open(lost).verify()
@@ -74,10 +85,10 @@ def test_lost_and_damaged_metadata_is_found_and_the_rest_still_checked(generatio
     clock = Clock()
     storage, ids = lived_in(generation, clock)
     cases = [
-        (f"snapshots/{ids['fourth']}", Code.SNAPSHOT_UNREADABLE),
-        (f"snapshots/{ids['first']}", Code.SNAPSHOT_UNREADABLE),
+        (snapshot_key(storage, ids["fourth"]), Code.SNAPSHOT_UNREADABLE),
+        (snapshot_key(storage, ids["first"]), Code.SNAPSHOT_UNREADABLE),
         *(
-            (f"manifests/{info.id}", Code.MANIFEST_UNREADABLE)
+            (manifest_key(storage, info.id), Code.MANIFEST_UNREADABLE)
             for info in Repository.open(storage).lookup_snapshot(ids["fourth"]).manifests
         ),
     ]

@@ -21,7 +21,9 @@ _SUFFIX = ".json"
 
 
 class AlphaLayout(V1Layout):
-    """Keys of the immutable objects: the same folders as in all later generations."""
+    """Keys of the immutable objects: the same folders as in all later generations, and one more."""
+
+    attributes = "attributes/"
 
 
 def branch_prefix(name: str, separator: str = ".") -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.generations.alpha.layout import parse_sequence_file
 from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
 from airflow_provider_icechunk.format.ids import (
@@ -50,6 +51,12 @@ class Alpha1Layout:
     manifests: str = "m/"
     transactions: str = "t/"
     chunks: str = "c/"
+    attributes: str = "a/"
+
+    def names_in(self, prefix: str) -> FileNames:
+        """Ids of 16 bytes; metadata files have an ending."""
+        suffix = "" if prefix == self.chunks else self.spelling.value
+        return FileNames(EARLY_OBJECT_ID_SIZE, suffix)
 
     def snapshot(self, identity: SnapshotId) -> str:
         """Key of a snapshot file."""

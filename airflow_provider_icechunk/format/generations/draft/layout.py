@@ -6,7 +6,13 @@ import re
 from dataclasses import dataclass, field
 
 from airflow_provider_icechunk.exceptions import UnsupportedError
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, SnapshotId
+from airflow_provider_icechunk.format.file_names import FileNames
+from airflow_provider_icechunk.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+)
 
 CONFIG_KEY = "config.yaml"
 SUFFIX = ".parquet"
@@ -24,6 +30,12 @@ class DraftLayout:
     manifests: str = "i/"
     transactions: str = "t/"
     chunks: str = "c/"
+    attributes: str = "a/"
+
+    def names_in(self, prefix: str) -> FileNames:
+        """Ids of 16 bytes as hexadecimal digits; metadata files have an ending."""
+        suffix = "" if prefix == self.chunks else SUFFIX
+        return FileNames(EARLY_OBJECT_ID_SIZE, suffix, hexadecimal=True)
 
     def snapshot(self, identity: SnapshotId) -> str:
         """Key of a structure file."""

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 
+_MAGIC = b"PAR1"
 _MOST_ROWS = 1 << 32
 _BATCH = 1 << 16
 _BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError)
@@ -113,6 +114,8 @@ def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any
     What unpacks to more than `limit` bytes is refused, as far as it got; a column that repeats one
     value a billion times costs its batches and no more.
     """
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise FormatError(f"{where}: not a Parquet file (the first {len(_MAGIC)} bytes are wrong)")
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         _check_claims(file.metadata, limit, where)

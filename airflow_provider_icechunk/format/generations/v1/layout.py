@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.ids import (
     ChunkId,
     ManifestId,
@@ -31,6 +32,12 @@ class V1Layout:
     manifests = "manifests/"
     transactions = "transactions/"
     chunks = "chunks/"
+    attributes: str | None = None
+
+    def names_in(self, prefix: str) -> FileNames:
+        """All files are called by their ids alone."""
+        del prefix
+        return FileNames()
 
     def snapshot(self, identity: SnapshotId) -> str:
         """Key of a snapshot file."""
