@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.fernet import Fernet
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
@@ -93,6 +94,40 @@ def test_the_s3_server_and_its_clients_use_the_same_keys_and_port() -> None:
         assert server["environment"][name] == worker[name]
     assert "-s3.port=8333" in server["command"]
     assert worker["AWS_ENDPOINT_URL_S3"] == "http://seaweedfs:8333"
+
+
+def test_what_parts_of_airflow_have_to_share_is_given_to_all_of_them() -> None:
+    # Without it each container would make one of its own, and no trigger could be read elsewhere.
+    shared = SERVICES["airflow-init"]["environment"]
+    Fernet(filled(shared["AIRFLOW__CORE__FERNET_KEY"]))
+    assert len(filled(shared["AIRFLOW__API_AUTH__JWT_SECRET"])) >= 32
+    assert shared["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("postgresql+psycopg2://")
+
+
+def test_every_secret_can_be_replaced_and_none_is_written_twice() -> None:
+    text = (ROOT / "docker-compose.yaml").read_text()
+    for name in ("S3_ACCESS_KEY", "S3_SECRET_KEY", "POSTGRES_PASSWORD", "AIRFLOW_JWT_SECRET",
+                 "AIRFLOW_FERNET_KEY"):  # fmt: skip
+        assert len(set(re.findall(rf"\$\{{{name}(:-[^}}]*)\}}", text))) == 1, name
+        assert name in text.split("x-image:")[0], f"{name} is not told at the top"
+    for secret in re.findall(r"\$\{\w+:-([^}]*)\}", text):
+        assert not re.search(
+            rf"(?<![-\w]){re.escape(secret)}(?![-\w])", _without_defaults(text)
+        ) or (secret in {"icechunk", "airflow"}), "a secret is also written plainly"
+
+
+def _without_defaults(text: str) -> str:
+    return re.sub(r"\$\{\w+:-[^}]*\}", "", text)
+
+
+def test_the_example_dags_are_in_place() -> None:
+    mounted = [
+        volume.split(":") for name in AIRFLOW.values() for volume in
+        SERVICES[f"airflow-{name}"]["volumes"] if volume.startswith("./dags:")
+    ]  # fmt: skip
+    assert mounted == [["./dags", "/opt/airflow/dags", "ro"]] * len(AIRFLOW)
+    assert list((ROOT / "dags").glob("icechunk_*.py"))
+    assert "AIRFLOW_HOME=/opt/airflow" in DOCKERFILE
 
 
 def test_the_first_step_is_valid_python() -> None:

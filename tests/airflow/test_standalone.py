@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from support.standalone import ROOT, Airflow, end_processes, processes, running, settings, until
+from support.standalone import (
+    MARK,
+    ROOT,
+    Airflow,
+    end_processes,
+    processes,
+    running,
+    settings,
+    until,
+)
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.triggers.branch import WATERMARK
@@ -24,7 +33,15 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]
 HERE = Path(__file__).parent
-EXAMPLES = sorted(file.stem for file in (ROOT / "dags").glob("*.py"))
+EXAMPLES = {file.stem for file in (ROOT / "dags").glob("*.py")}
+TESTED_BELOW = {
+    f"icechunk_{name}"
+    for name in (
+        "quickstart", "append_daily", "write_audit_publish", "event_driven", "maintenance",
+    )
+}  # fmt: skip
+ON_THE_QUICKSTART = {"icechunk_append_year", "icechunk_downstream"}
+"""Examples that go on with what the quickstart made."""
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +66,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def airflow(environment: dict[str, str]) -> Iterator[Airflow]:
     with running(environment) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def quickstart(airflow: Airflow) -> str:
+    """A run of the quickstart, which made the repository `quick`."""
+    return airflow.succeed("icechunk_quickstart", {"repository": "quick"})
 
 
 def repository(airflow: Airflow, name: str) -> Repository:
@@ -90,10 +113,9 @@ def is_running(pid: int) -> bool:
 class TestExamples:
     """Each example Dag does what it says when it is scheduled, not only in `dag.test()`."""
 
-    def test_quickstart(self, airflow: Airflow) -> None:
-        run = airflow.succeed("icechunk_quickstart", {"repository": "quick"})
+    def test_quickstart(self, airflow: Airflow, quickstart: str) -> None:
         made = repository(airflow, "quick")
-        committed = airflow.result("icechunk_quickstart", run, "commit")
+        committed = airflow.result("icechunk_quickstart", quickstart, "commit")
         assert snapshots(made) == [committed["snapshot_id"]]
         store = made.readonly_session("main").store
         assert np.asarray(zarr.open_array(store, path="temperature", mode="r")[:]).min() > 0
@@ -150,18 +172,13 @@ class TestExamples:
         assert kept[:10] == [str(number) for number in range(11, 1, -1)]
         assert "0" not in kept
 
-    @pytest.mark.parametrize(
-        "dag",
-        [
-            name
-            for name in EXAMPLES
-            if f"test_{name.removeprefix('icechunk_')}"
-            not in "test_quickstart test_append_daily test_write_audit_publish test_event_driven "
-            "test_maintenance"
-        ],
-    )
+    def test_those_that_are_tested_are_there(self) -> None:
+        assert TESTED_BELOW | ON_THE_QUICKSTART <= EXAMPLES
+
+    @pytest.mark.usefixtures("quickstart")
+    @pytest.mark.parametrize("dag", sorted(EXAMPLES - TESTED_BELOW))
     def test_the_others_run_as_they_are(self, airflow: Airflow, dag: str) -> None:
-        airflow.succeed(dag)
+        airflow.succeed(dag, {"repository": "quick"} if dag in ON_THE_QUICKSTART else None)
 
 
 def test_deferred_sensors_give_the_worker_back_and_answer_in_the_end(airflow: Airflow) -> None:
@@ -276,7 +293,7 @@ def test_airflow_finds_the_provider(environment: dict[str, str]) -> None:
 
 
 def test_no_process_is_left_behind(environment: dict[str, str], tmp_path: Path) -> None:
-    given = environment | {"AIRFLOW_HOME": str(tmp_path)}
+    given = environment | {MARK: str(tmp_path)}
     sleeper = subprocess.Popen(["sleep", "600"], env=given, start_new_session=True)
     assert sleeper.pid in processes(tmp_path)
     end_processes(tmp_path)

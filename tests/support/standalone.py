@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600.0
 """Seconds to wait for anything: the machine may be busy with other tests."""
 DONE = {"success", "failed"}
+MARK = "TEST_AIRFLOW_OF"
+"""A variable that says of processes whose they are, whatever group they put themselves into."""
 
 
 def free_ports(number: int) -> list[int]:
@@ -58,6 +60,7 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
     return {
         **kept,
         **given,
+        MARK: str(home),
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -74,9 +77,11 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
-        # A worker that was killed is missed after half a minute instead of five.
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+        # A worker that was killed is missed after a minute instead of five.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        # A busy machine is no reason for a task to give up.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "NO_COLOR": "1",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -89,7 +94,7 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
 @contextmanager
 def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Airflow]:
     """Start the commands, wait until Airflow is healthy, and leave no process behind."""
-    home = Path(environment["AIRFLOW_HOME"])
+    home = Path(environment[MARK])
     airflow = Airflow(environment["AIRFLOW__API__BASE_URL"], home)
     with ExitStack() as stack:
         stack.callback(end_processes, home)
@@ -111,8 +116,8 @@ def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Ai
 
 
 def processes(home: Path) -> dict[int, str]:
-    """Everything that was started with this `AIRFLOW_HOME`, by whomever: Spark's parts as well."""
-    mark = f"AIRFLOW_HOME={home}".encode()
+    """Everything that descends from what was started for `home`: Spark's parts as well."""
+    mark = f"{MARK}={home}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
