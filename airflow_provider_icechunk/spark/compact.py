@@ -22,6 +22,7 @@ from airflow_provider_icechunk.repository.maintenance.compaction_run import (
     move_group,
     plan_compaction,
 )
+from airflow_provider_icechunk.spark.executor_errors import on_executors
 from airflow_provider_icechunk.spark.places import RepositoryLike, opened
 from airflow_provider_icechunk.spark.plan import check_complete
 from airflow_provider_icechunk.zarr_store.sessions import Session
@@ -63,7 +64,8 @@ def _move(spark: SparkSession, session: Session, groups: list[Group]) -> list[Pa
         for number, group in enumerate(groups)
     ]
     frame = spark.createDataFrame(rows, _GROUPS).repartitionByRange(len(rows), "number")
-    found = frame.mapInArrow(lambda batches: _move_groups(session, batches), _GROUPS).collect()
+    moving = frame.mapInArrow(lambda batches: _move_groups(session, batches), _GROUPS)
+    found = on_executors(moving.collect)
     check_complete(len(groups), [row["number"] for row in found])
     return [
         Packed(groups[row["number"]], _refs(bytes(row["refs"]), f"group {row['number']}"))

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
+from airflow_provider_icechunk.spark.executor_errors import on_executors
 from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
 from airflow_provider_icechunk.spark.plan import (
@@ -224,7 +225,7 @@ def _headers(
         raise InvalidInputError("there are no files to ingest")
     parts = min(len(files), 2 * cores(spark))
     read = partial(_read_headers, files, variable)
-    rows = spark.range(0, len(files), 1, parts).mapInArrow(read, _HEADERS).collect()
+    rows = on_executors(spark.range(0, len(files), 1, parts).mapInArrow(read, _HEADERS).collect)
     check_complete(len(files), [row["file"] for row in rows])
     shapes = [tuple(json.loads(row["shape"])) for row in sorted(rows, key=lambda row: row["file"])]
     crosses = []

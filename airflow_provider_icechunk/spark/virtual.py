@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.executor_errors import on_executors
 from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, opened
 from airflow_provider_icechunk.spark.plan import check_complete
@@ -183,7 +184,8 @@ def scan_headers(
         raise InvalidInputError("there are no files to ingest")
     parts = min(len(files), 4 * cores(spark))
     read = partial(_read_headers, session, files, choice)
-    rows = spark.range(0, len(files), 1, parts).mapInArrow(read, _SCHEMA).collect()
+    frame = spark.range(0, len(files), 1, parts).mapInArrow(read, _SCHEMA)
+    rows = on_executors(frame.collect)
     check_complete(len(files), [row["file"] for row in rows])
     shared = {row["digest"]: json.loads(row["shared"]) for row in rows if row["shared"] is not None}
     rows.sort(key=lambda row: int(row["file"]))

@@ -326,5 +326,5 @@ def test_spark_commits_once_what_one_process_would(
     check_equal(read(repository), files, {name: name for name in NAMES})
     messages = [info.message for info in repository.ancestry(branch="main")]
     assert messages[:2] == ["more", "refer to 2 files"]
-    with pytest.raises(Exception, match=r"outside\.nc.*no virtual chunk container|container"):
+    with pytest.raises(VirtualAccessDeniedError, match="no virtual chunk container"):
         ingest_virtual(spark, repository, ["/outside.nc"], job="three")
