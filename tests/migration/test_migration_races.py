@@ -25,7 +25,10 @@ def messages(storage: Storage, branch: str = "main") -> list[str]:
 
 @pytest.mark.parametrize(
     ("generation", "to", "step"),
-    [(*pair, step) for pair, step in zip(PAIRS, (2, 5, 8, 8), strict=True)],
+    [
+        *((*pair, step) for pair, step in zip(PAIRS, (2, 5, 8, 8), strict=True)),
+        *(pytest.param(*pair, 1, marks=pytest.mark.long) for pair in PAIRS),
+    ],
 )
 def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to, step):
     clock = Clock()
@@ -51,6 +54,41 @@ def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to,
         assert messages(left) == ["late", *messages(base)], name
         assert Repository.open(left).spec_version == to, name
         assert Repository.open(left).verify().ok, name
+
+
+@pytest.mark.parametrize(
+    ("generation", "to", "step"),
+    [
+        *((*pair, step) for pair, step in zip(PAIRS, (2, 4, 8, 8), strict=True)),
+        *(pytest.param(*pair, 1, marks=pytest.mark.long) for pair in PAIRS),
+    ],
+)
+def test_while_the_old_references_are_removed_a_commit_is_in_or_refused(generation, to, step):
+    clock = Clock()
+    base = small(generation, clock)
+    sessions, refused, alive = {}, [], []
+
+    def prepare() -> MemoryStorage:
+        storage = clone(base, clock)
+        session = Repository.open(storage, world=clock.world()).writable_session("main")
+        put(session, "/a", (3,), chunk("late"))
+        sessions[id(storage)] = session
+        alive.append(storage)
+        return storage
+
+    def act(storage: Storage) -> None:
+        icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+
+    def commit(storage: Storage) -> None:
+        try:
+            sessions[id(storage)].commit("late")
+        except icechunk.IcechunkError:
+            refused.append(storage)
+
+    for name, left in every_pause(prepare, act, commit, step=step):
+        told = any(left is one for one in refused)
+        assert messages(left) == [*(() if told else ("late",)), *messages(base)], name
+    assert refused
 
 
 def migrated(generation: str, to: str) -> tuple[MemoryStorage, Repository, Clock]:

@@ -18,12 +18,16 @@ from airflow_provider_icechunk.exceptions import (
     NotFoundError,
     UnsupportedError,
 )
+from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
 from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.draft.state import decode_state
+from airflow_provider_icechunk.format.generations.v1 import layout as v1
 from airflow_provider_icechunk.format.generations.v2 import events as ev
 from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs, Native
 from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, ManifestRef
 from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.repository.migration.fences import behind, fence
 from airflow_provider_icechunk.repository.migration.identities import (
     fold,
     fold_rows,
@@ -322,3 +326,32 @@ def test_a_repository_can_be_given_as_well():
     result = icechunk.migrate(repo, 2)
     assert result.as_dict()["from"] == "alpha"
     assert icechunk.Repository.open(storage).spec_version == "2"
+
+
+# --- fences --------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=50)
+def test_behind_a_fence_is_what_was_there(data):
+    put_up = fence(data, Generation.V2)
+    assert behind(put_up) == data
+    assert behind(fence(put_up, Generation.V2)) == put_up
+    assert behind(data) is None
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=50)
+def test_what_only_begins_like_a_fence_is_none(data):
+    assert behind(b'{"migrated_to":"' + data) is None
+
+
+def test_no_old_reader_follows_a_fence():
+    for document, read in (
+        (v1.encode_ref(identity(1)), v1.decode_ref),
+        (alpha1.encode_ref(identity(1, 16), 5), alpha1.decode_ref),
+        (b'{"id":"x","generation":1,"snapshots":[]}', decode_state),
+    ):
+        read(document, where="here")
+        with pytest.raises(FormatError):
+            read(fence(document, Generation.V2), where="here")

@@ -7,7 +7,7 @@ resembles them stays. Removal can be repeated until nothing is left.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from airflow_provider_icechunk.exceptions import StorageError
@@ -61,14 +61,8 @@ def find_old(storage: Storage, target: Generation) -> Iterator[str]:
                 yield item.key
 
 
-def sweep(
-    storage: Storage, target: Generation, listener: Listener, check: Callable[[], None]
-) -> int:
-    """Delete what older generations left; returns how many objects.
-
-    `check` is called right before the entry points go, for the last chance to refuse.
-    """
-    check()
+def sweep(storage: Storage, target: Generation, listener: Listener) -> int:
+    """Delete what older generations left; returns how many objects."""
     removed = 0
     for keys in _entry_points(storage, target):
         removed += _delete(storage, keys)

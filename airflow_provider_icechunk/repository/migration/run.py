@@ -17,6 +17,7 @@ from airflow_provider_icechunk.repository.detection import detect_all
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.migration import switch as entry
+from airflow_provider_icechunk.repository.migration.fences import put_up
 from airflow_provider_icechunk.repository.migration.files import Files, FileWriter
 from airflow_provider_icechunk.repository.migration.follow import follow
 from airflow_provider_icechunk.repository.migration.plan import (
@@ -123,7 +124,7 @@ class _Run:
                 f"somebody else migrated {self.storage.location} at the same moment; open it",
                 kind=Kind.CONFLICT,
             )
-        followed = self._follow(source, writer, plan.survey, target)
+        followed, _ = self._follow(source, writer, plan.survey, target)
         return replace(_counted(result_of(plan, dry_run=False), files), followed=followed)
 
     def finish(self, older: list[Generation], *, dry_run: bool) -> MigrationResult:
@@ -132,7 +133,7 @@ class _Run:
         if not dry_run:
             for generation in older:
                 source = open_source(self.storage, generation, self.world)
-                followed += self._catch_up(source)
+                followed += self._catch_up(source)[0]
         return MigrationResult(
             source=self.target.value,
             target=self.target.value,
@@ -148,13 +149,23 @@ class _Run:
         if result.dry_run:
             count = sum(1 for _ in find_old(self.storage, self.target))
             return replace(result, removed=count, leftovers=tuple(one.value for one in older))
-        sources = [open_source(self.storage, one, self.world) for one in older]
+        for generation in older:
+            self._stop_writers(open_source(self.storage, generation, self.world))
+        return replace(result, removed=sweep(self.storage, self.target, self.listener))
 
-        def check() -> None:
-            for source in sources:
-                self._catch_up(source)
-
-        return replace(result, removed=sweep(self.storage, self.target, self.listener, check))
+    def _stop_writers(self, source: Source) -> None:
+        """From here on nobody commits to the old references, and all that was is brought over."""
+        trust = _trust(source)
+        for _ in range(_TRIES):
+            _, references = self._catch_up(source)
+            fenced = put_up(self.storage, source.generation, self.target, references, trust)
+            if fenced and read_references(source.ledger, self.storage) == references:
+                return
+        raise ConflictError(
+            f"the old references of {self.storage.location} moved {_TRIES} times while they were "
+            "to be removed: stop the writers that opened it before, and run it again",
+            kind=Kind.ATTEMPTS_EXHAUSTED,
+        )
 
     def _prepare(
         self, source: Source, writer: FileWriter, survey: Survey, target: Ledger
@@ -174,13 +185,18 @@ class _Run:
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
-    def _follow(self, source: Source, writer: FileWriter, survey: Survey, target: Ledger) -> int:
-        """Repeat in the new repository what happened to the old references since the survey."""
+    def _follow(
+        self, source: Source, writer: FileWriter, survey: Survey, target: Ledger
+    ) -> tuple[int, References]:
+        """Repeat in the new repository what happened to the old references since the survey.
+
+        Returns how much, and the state of the old references that the new ones correspond to.
+        """
         followed = 0
         for _ in range(_TRIES):
             now = read_references(source.ledger, self.storage)
             if now == survey.references:
-                return followed
+                return followed, now
             before, survey = survey, take_survey(source, survey.history)
             plan = make_plan(survey, source.generation, self.target)
             writer.carry_out(plan)
@@ -192,25 +208,25 @@ class _Run:
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
-    def _catch_up(self, source: Source) -> int:
-        """Bring over what happened to old references since they were migrated."""
+    def _catch_up(self, source: Source) -> tuple[int, References]:
+        """Bring over what happened to old references since they were migrated; see `_follow`."""
         found = self.storage.get(record_key(source.generation))
         if found is None:
-            self._check_known(source)
-            return 0
+            return 0, self._known(source)
         record = decode_record(found.data, where=record_key(source.generation))
         if read_references(source.ledger, self.storage) == record.references:
-            return 0
+            return 0, record.references
         history = self._survey(source).history
         tips = [tip for tip in record.references.tips() if tip in history]
         before = Survey(record.references, parents_first(tips, history))
         writer = FileWriter(source, self.listener, store=True, done=set(before.history))
         return self._follow(source, writer, before, self._open_target(source))
 
-    def _check_known(self, source: Source) -> None:
-        """Without a record of the migration: all that the old references name must be listed."""
+    def _known(self, source: Source) -> References:
+        """Without a record of the migration: the old references, if all they name is listed."""
         target = self._open_target(source)
-        tips = set(read_references(source.ledger, self.storage).tips())
+        references = read_references(source.ledger, self.storage)
+        tips = set(references.tips())
         known = target.info().snapshots.keys() if isinstance(target, V2Ledger) else set()
         if source.generation.id_size != self.target.id_size or not tips <= known:
             raise MaintenanceError(
@@ -218,6 +234,7 @@ class _Run:
                 f"names snapshots that generation `{self.target}` does not, and no record says how "
                 "it was migrated; nothing was removed: compare both by hand"
             )
+        return references
 
     def _survey(self, source: Source) -> Survey:
         survey = take_survey(source)
@@ -233,12 +250,16 @@ class _Run:
         self.storage.settle()
 
     def _open_target(self, source: Source) -> Ledger:
-        settings = source.settings.storage
-        trust = Trust.of(
-            creates=settings.use_conditional_create, updates=settings.use_conditional_update
-        )
+        trust = _trust(source)
         ConditionGuard(self.storage, trust).check()
         return entry.open_target(self.storage, self.target, trust, self.world)
+
+
+def _trust(source: Source) -> Trust:
+    settings = source.settings.storage
+    return Trust.of(
+        creates=settings.use_conditional_create, updates=settings.use_conditional_update
+    )
 
 
 def _counted(result: MigrationResult, files: Files) -> MigrationResult:

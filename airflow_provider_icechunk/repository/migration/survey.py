@@ -15,6 +15,7 @@ from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.maintenance.idsets import whole
 from airflow_provider_icechunk.repository.maintenance.listing import list_objects
+from airflow_provider_icechunk.repository.migration.fences import Unfenced
 from airflow_provider_icechunk.repository.migration.references import References, read_references
 from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import Storage
@@ -39,7 +40,11 @@ class Source:
 
 
 def open_source(storage: Storage, generation: Generation, world: World) -> Source:
-    """The repository behind the entry point of a generation, which need not be the newest one."""
+    """The repository behind the entry point of a generation, which need not be the newest one.
+
+    Fences that a removal has put up are looked through.
+    """
+    storage = Unfenced(storage)
     ledger = open_ledger(generation, storage, world)
     stored = ledger.config()
     settings = (RepositoryConfig() if stored is None else stored.config).resolved()
