@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import (
@@ -311,6 +313,47 @@ def test_a_file_that_changes_afterwards_is_not_read(
     assert np.array_equal(np.asarray(array[:4]), WHOLE[:4])
     with pytest.raises(VirtualChunkChangedError):
         array[4:8]
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_shape_chunks_and_filters_read_as_the_file_does(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(1, 3))
+    chunks = data.draw(st.tuples(*[st.integers(1, 4)] * rank))
+    cross = data.draw(st.tuples(*[st.integers(1, 7)] * (rank - 1)))
+    # All files but the last end at the border of a chunk.
+    lengths = [chunks[0] * data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))]
+    dtype = data.draw(st.sampled_from(["<f4", ">f8", "<i2", ">u4", "|u1", "|i1", "<c8"]))
+    compression = data.draw(st.sampled_from([None, "gzip"]))
+    flags = {name: data.draw(st.booleans()) for name in ("shuffle", "fletcher32")}
+    root = tmp_path_factory.mktemp("any")
+    (root / "files").mkdir()
+    parts, files = [], []
+    for number, length in enumerate(lengths):
+        part = np.random.default_rng(number).integers(0, 99, (length, *cross)).astype(dtype)
+        path = root / "files" / f"{number}.h5"
+        limits = (None, *(None for _ in cross))
+        with h5py.File(path, "w") as file:
+            file.create_dataset(
+                "v", data=part, chunks=chunks, maxshape=limits, compression=compression, **flags
+            )
+        parts.append(part)
+        files.append(str(path))
+    repository = granting(root)
+    refer(repository, files, along=0)
+    assert np.array_equal(values(read(repository), "v"), np.concatenate(parts))
+
+
+def test_a_file_that_is_cut_off_is_refused_with_its_name(
+    repository: Repository, files: list[str]
+) -> None:
+    whole = Path(files[0]).read_bytes()
+    for size in range(0, len(whole), 997):
+        Path(files[0]).write_bytes(whole[:size])
+        with pytest.raises(IcechunkError, match=r"0%20a\.nc"):
+            refer(repository, files[:1])
 
 
 @pytest.mark.spark
