@@ -15,12 +15,17 @@ from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 from airflow_provider_icechunk.spark.shipping import zipped_package
 
 _PR_SET_PDEATHSIG = 1
-_PARENT = os.getppid()
+_BORN = os.getpid(), os.getppid()
 _STARTED_BY = {
     "PYSPARK_GATEWAY_PORT": "`spark-submit`",
     "AIRFLOW_CTX_DAG_RUN_ID": "an Airflow task",
 }
 """What is set in the environment of a driver whose end follows from that of its parent."""
+
+
+def parent() -> int:
+    """The process that started this one, also if it has ended since. In a fork, the one it has."""
+    return _BORN[1] if os.getpid() == _BORN[0] else os.getppid()
 
 
 def die_with_parent() -> None:
@@ -30,17 +35,19 @@ def die_with_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != _PARENT:
+        if os.getppid() != parent():
             raise SystemExit("icechunk: whoever started this driver has ended already")
 
 
-def refuse_orphan() -> None:
+def refuse_orphan(started_by: int) -> None:
     """Refuse to go on if what started this driver was killed: then its work must not be seen.
 
     A program that was started by hand may outlive its shell.
+
+    :param started_by: what `parent` said when the work began.
     """
     by = next((name for key, name in _STARTED_BY.items() if key in os.environ), None)
-    if by is not None and os.getppid() != _PARENT:
+    if by is not None and os.getppid() != started_by:
         raise SessionError(
             f"this driver was started by {by}, which has ended: nothing is committed. An attempt "
             "with the same job id takes over what its tasks have finished"

@@ -22,7 +22,7 @@ from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit, merge_fragments
 from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.environment import refuse_orphan
+from airflow_provider_icechunk.spark.environment import parent, refuse_orphan
 from airflow_provider_icechunk.spark.job_record import (
     REUSABLE_FOR,
     Prepare,
@@ -77,6 +77,7 @@ class SparkWriteJob:
         self.work = work
         self.committed_as = done
         """The snapshot that an earlier attempt committed, if there is one."""
+        self._parent = parent()
         self._began = time.monotonic()
         self._fragments: list[Fragment] = []
         self._tasks = self._resumed = self._size = 0
@@ -189,7 +190,7 @@ class SparkWriteJob:
         if self.committed_as is not None:
             log.warning("job %s is committed already as %s", self.work.job, self.committed_as)
             return self._result(self.committed_as, 0, replayed=True)
-        refuse_orphan()
+        refuse_orphan(self._parent)
         identity, chunks = commit_fragments(
             self.repository,
             self.work,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_icechunk.exceptions import SessionError
-from airflow_provider_icechunk.spark import environment
-from airflow_provider_icechunk.spark.environment import refuse_orphan
+from airflow_provider_icechunk.spark.environment import parent, refuse_orphan
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
@@ -50,14 +49,11 @@ def test_a_driver_that_lost_its_parent_refuses_to_commit(
 ) -> None:
     for key in ("PYSPARK_GATEWAY_PORT", "AIRFLOW_CTX_DAG_RUN_ID"):
         monkeypatch.delenv(key, raising=False)
-    monkeypatch.setattr(environment, "_PARENT", -1)
-    refuse_orphan()
+    refuse_orphan(-1)
     monkeypatch.setenv(name, "1")
+    refuse_orphan(parent())
     with pytest.raises(SessionError, match=words):
-        refuse_orphan()
-    monkeypatch.undo()
-    monkeypatch.setenv(name, "1")
-    refuse_orphan()
+        refuse_orphan(-1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent")
@@ -66,7 +62,7 @@ def test_a_driver_that_starts_after_its_parent_ended_stops_at_once() -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from airflow_provider_icechunk.spark import environment
-environment._PARENT = -1
+environment._BORN = environment._BORN[0], -1
 environment.die_with_parent()
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
