@@ -25,7 +25,7 @@ SIZE = 300
         ("[DAG TEST] starting task_id=commit map_index=-1", "  - commit everything at once"),
         ("[DAG TEST] starting task_id=unheard_of", "  - unheard_of"),
         ("INFO - Committed 1CECHNKREP0F1RSTCMT0 to main: 20 chunks", "      Committed 1CECHN"),
-        ("icechunk: 4 regions to write in /data", "      4 regions to write"),
+        ("icechunk: 4 tasks to run for /data", "      4 tasks to run"),
         ("2026-01-01 INFO something else", None),
     ],
 )

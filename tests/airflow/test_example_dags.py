@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 import zarr
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
@@ -240,6 +241,34 @@ def test_a_year_is_appended_in_one_task_and_the_first_one_is_left_as_it_was(
     expected = generate("temperature", ((365, 730), (0, 90), (0, 180)), field.shape)
     assert np.array_equal(field[365:], expected)
     assert values(repository, "time").tolist() == list(range(730))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_netcdf_files_become_one_array_without_being_copied(
+    airflow_home: Path,
+    folder: Path,
+    tmp_path: Path,
+    connect: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    field = np.random.default_rng(1).random((6, 3, 4))
+    for number in range(3):
+        rows = field[2 * number : 2 * number + 2]
+        days = xarray.DataArray(rows, dims=("time", "y", "x"), name="field").to_dataset()
+        chunks = {"field": {"chunksizes": (2, 3, 4)}}
+        days.to_netcdf(archive / f"{number}.nc", engine="h5netcdf", encoding=chunks)
+    monkeypatch.setenv("ICECHUNK_ARCHIVE", str(archive))
+    assert load(airflow_home, "icechunk_virtual_ingest").test().state == "success"
+    repository = opened(folder, "archive")
+    prefix = f"file://{archive}/"
+    allowed = repository.reopen(authorize_virtual_chunk_access={prefix: None})
+    assert np.array_equal(values(allowed, "field"), field)
+    assert list(repository.storage.scan("chunks/")) == []
+    assert len(repository.readonly_session("main").all_virtual_chunk_locations()) == 3
 
 
 def whole(field: Any) -> tuple[tuple[int, int], ...]:

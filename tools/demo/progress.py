@@ -7,7 +7,7 @@ import re
 _TELLING = re.compile(
     r"\[DAG TEST\] starting task_id=(?P<begun>\w+)"
     r"|(?P<said>Created \w+://\S+"
-    r"|\d+ regions to write"
+    r"|\d+ tasks to run"
     r"|Committed \w+ to \w+(?:: \d+ chunks)?"
     r"|\w+ is at [0-9A-Z]{20}"
     r"|\d+ snapshots before \S+ (?:would expire|expired)"
