@@ -84,6 +84,20 @@ def test_the_configuration_comes_along():
             assert icechunk.Repository.open(storage).config.inline_chunk_threshold_bytes == 7
 
 
+@pytest.mark.parametrize("generation", OLD)
+def test_attributes_in_files_of_their_own_come_along(generation):
+    storage = MemoryStorage()
+    config = icechunk.RepositoryConfig(attributes_file_threshold_bytes=20)
+    repo = icechunk.Repository.create(storage, config, spec_version=generation)
+    session = repo.writable_session("main")
+    zarr.create_group(session.store, attributes={"long": "x" * 500, "nested": [1, {"a": None}]})
+    session.commit("described")
+    before = portrait(storage)
+    result = icechunk.migrate(storage, "2", remove_old=True)
+    assert portrait(storage) == before.renamed(result.ids)
+    assert {key.split("/")[0] for key in storage.objects} <= NEW_FOLDERS
+
+
 class Counting(WrappedStorage):
     """Notes every key that is written."""
 

@@ -197,6 +197,7 @@ EARLY_KEYS = [
     "refs/branch.main/ZZZZZZZW.json",
     "refs/branch:main/ZZZZZZZW.json",
     "refs/tag:v 1/ref.json",
+    "attributes/00000000000000000000",
 ]
 FIRST_KEYS = [
     "config.yaml",
@@ -214,6 +215,7 @@ OTHER_KEYS = [
     "migrations/from-1.json",
     "jobs/abc/fragment-0",
     "s/readme.txt",
+    "attributes/notes",
     "c/notes",
     "r/readme",
     "refs/readme",

@@ -37,6 +37,9 @@ _COLON = re.compile(
 _V1_REF = re.compile(r"refs/(?:branch\.[^/]+/ref\.json|tag\.[^/]+/ref\.json(?:\.deleted)?)")
 _EARLY_REF = re.compile(r"r/(?:[^/]+\.json|(?:[^/]+)/[^/]+\.json)")
 _EARLY_PREFIXES = ("s/", "a/", "i/", "m/", "c/")
+_ATTRIBUTES = "attributes/"
+_ATTRIBUTES_FILE = re.compile(rf"{_ATTRIBUTES}{_B32}{{20}}", re.ASCII)
+"""Files of `alpha`; later generations keep attributes with their nodes."""
 
 
 def is_old(key: str, target: Generation) -> bool:
@@ -47,6 +50,8 @@ def is_old(key: str, target: Generation) -> bool:
         return target is Generation.V2 and _V1_REF.fullmatch(key) is not None
     if key == STATE_KEY or (key == CONFIG_KEY and target is Generation.V2):
         return True
+    if key.startswith(_ATTRIBUTES):
+        return _ATTRIBUTES_FILE.fullmatch(key) is not None
     if key.startswith("r/"):
         return _EARLY_REF.fullmatch(key) is not None
     return key.startswith(_EARLY_PREFIXES) and _EARLY_NAME.fullmatch(key[2:]) is not None
@@ -55,7 +60,7 @@ def is_old(key: str, target: Generation) -> bool:
 def find_old(storage: Storage, target: Generation) -> Iterator[str]:
     """Keys of everything that older generations left."""
     config = [CONFIG_KEY] if target is Generation.V2 else []
-    for prefix in (REFS, "r/", STATE_KEY, *_EARLY_PREFIXES, *config):
+    for prefix in (REFS, "r/", STATE_KEY, _ATTRIBUTES, *_EARLY_PREFIXES, *config):
         for item in storage.scan(prefix):
             if is_old(item.key, target):
                 yield item.key

@@ -45,6 +45,7 @@ def convert_snapshot(
         parent_id=parent,
         nodes=in_order(nodes),
         manifest_files=dict(sorted(files.items())),
+        attribute_files=frozenset(),
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError
 from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, SnapshotId
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Metadata
 from airflow_provider_icechunk.repository.assets import Assets, CacheLimits
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.maintenance.idsets import whole
-from airflow_provider_icechunk.repository.maintenance.listing import list_objects
+from airflow_provider_icechunk.repository.maintenance.listing import list_folder
 from airflow_provider_icechunk.repository.migration.fences import Unfenced
 from airflow_provider_icechunk.repository.migration.references import References, read_references
 from airflow_provider_icechunk.repository.world import World
@@ -114,9 +114,8 @@ def _read_ahead(source: Source) -> dict[SnapshotId, Facts]:
 
     One that cannot be read matters only if it is reached after all.
     """
-    if source.generation.id_size != OBJECT_ID_SIZE:
-        return {}
-    listed = list_objects(source.storage, source.ledger.layout.snapshots)
+    layout = source.ledger.layout
+    listed = list_folder(source.storage, layout, layout.snapshots)
 
     def read(identity: SnapshotId) -> Facts | None:
         try:
