@@ -274,7 +274,12 @@ def _chunk_meaning(node: Node) -> dict[str, object]:
     """All that decides what the bytes of a chunk stand for."""
     parse_node(node.user_data, rectilinear=True)
     document = json.loads(node.user_data)
-    return {key: value for key, value in document.items() if key not in _BESIDE_CHUNKS}
+    # `draft` has no place for an empty list of transformers: it is as if there were none.
+    return {
+        key: value
+        for key, value in document.items()
+        if key not in _BESIDE_CHUNKS and not (key == "storage_transformers" and not value)
+    }
 
 
 def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:

@@ -37,12 +37,15 @@ def put(session: Session, path: str, index: Index, data: bytes) -> None:
 
 
 def contents(session: Session) -> dict[str, object]:
-    """Everything a reader of the session can see: documents, and the bytes of every chunk."""
+    """Everything a reader of the session can see: documents, and the bytes of every chunk.
+
+    Documents are compared as what they say: early generations keep them taken apart.
+    """
     from airflow_provider_icechunk.repository.chunks import Wanted
 
     seen: dict[str, object] = {}
     for node in session.tree.nodes():
-        seen[node.path] = node.user_data
+        seen[node.path] = json.loads(node.user_data)
         if node.array is None:
             continue
         refs = session.tree.references(node)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from support.arrays import GROUP, array, contents, put
 from support.model import node_ids, object_ids, plain_references, reference_items, texts
 from support.recording import RecordingStorage
+from support.upkeep import GENERATIONS, layout_of
 from support.writers import run_apart
 
 from airflow_provider_icechunk.exceptions import (
@@ -137,8 +138,8 @@ def test_what_is_no_work_unit_is_refused(broken: Any) -> None:
         WorkUnit.from_json(broken)
 
 
-def prepared(storage: Any) -> Repository:
-    repo = Repository.create(storage)
+def prepared(storage: Any, generation: str = "1") -> Repository:
+    repo = Repository.create(storage, spec_version=generation)
     session = repo.writable_session("main")
     session.tree.put_document("/", GROUP)
     session.tree.put_document("/a", array([40], [10]))
@@ -149,9 +150,9 @@ def prepared(storage: Any) -> Repository:
     return repo
 
 
-@pytest.fixture
-def repo() -> Repository:
-    return prepared(MemoryStorage())
+@pytest.fixture(params=GENERATIONS)
+def repo(request: pytest.FixtureRequest) -> Repository:
+    return prepared(MemoryStorage(), request.param)
 
 
 def chunk(fork: ForkSession, index: int, data: bytes, worker: str) -> Fragment:
@@ -304,7 +305,7 @@ def test_a_worker_writes_chunk_files_and_nothing_else(repo: Repository, session:
     put(fork, "/new", (0,), LARGE)
     put(fork, "/new", (1,), b"inline")
     fork.fragment("w")
-    assert set(recording.folders) == {"chunks"}
+    assert set(recording.folders) == {layout_of(repo.storage).chunks.rstrip("/")}
 
 
 def test_a_worker_cannot_commit_or_change_nodes(repo: Repository, session: Session) -> None:

@@ -7,6 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.arrays import contents
 from support.operations import Transaction, fresh, run, transactions
+from support.upkeep import GENERATIONS
 
 from airflow_provider_icechunk.exceptions import RebaseFailedError
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector
@@ -20,8 +21,8 @@ def head(storage: MemoryStorage) -> Seen:
     return contents(Repository.open(storage).readonly_session("main"))
 
 
-def one_after_the_other(*order: Transaction) -> Seen:
-    storage = fresh()
+def one_after_the_other(*order: Transaction, generation: str) -> Seen:
+    storage = fresh(generation)
     repo = Repository.open(storage)
     for transaction in order:
         session = run(repo.writable_session("main"), transaction)
@@ -29,9 +30,9 @@ def one_after_the_other(*order: Transaction) -> Seen:
     return head(storage)
 
 
-def rebased(ours: Transaction, *theirs: Transaction) -> Seen | None:
+def rebased(ours: Transaction, *theirs: Transaction, generation: str) -> Seen | None:
     """The result of committing `ours` over `theirs`, all from one base; `None` on a conflict."""
-    storage = fresh()
+    storage = fresh(generation)
     repo = Repository.open(storage)
     late = run(repo.writable_session("main"), ours)
     for transaction in theirs:
@@ -47,23 +48,29 @@ def rebased(ours: Transaction, *theirs: Transaction) -> Seen | None:
     return after
 
 
-def check_pair(first: Transaction, second: Transaction) -> None:
-    results = [rebased(first, second), rebased(second, first)]
+def check_pair(first: Transaction, second: Transaction, generation: str = "1") -> None:
+    results = [
+        rebased(first, second, generation=generation),
+        rebased(second, first, generation=generation),
+    ]
     clean = [result for result in results if result is not None]
     event(f"{len(clean)} of 2 directions are free of conflicts")
     if not clean:
         return
-    orders = [one_after_the_other(first, second), one_after_the_other(second, first)]
+    orders = [
+        one_after_the_other(first, second, generation=generation),
+        one_after_the_other(second, first, generation=generation),
+    ]
     for result in clean:
         assert result == orders[0]
         assert result == orders[1]
 
 
-def check_chain(ours: Transaction, theirs: list[Transaction]) -> None:
-    result = rebased(ours, *theirs)
+def check_chain(ours: Transaction, theirs: list[Transaction], generation: str = "1") -> None:
+    result = rebased(ours, *theirs, generation=generation)
     event("conflict" if result is None else "free of conflicts")
     if result is not None:
-        assert result == one_after_the_other(ours, *theirs)
+        assert result == one_after_the_other(ours, *theirs, generation=generation)
 
 
 @settings(max_examples=300)
@@ -80,6 +87,16 @@ def test_a_session_moved_over_several_commits_is_as_if_it_had_come_first(
     ours: Transaction, theirs: list[Transaction]
 ) -> None:
     check_chain(ours, theirs)
+
+
+@pytest.mark.parametrize("generation", [one for one in GENERATIONS if one != "1"])
+@settings(max_examples=12)
+@given(transactions, st.lists(transactions, min_size=1, max_size=2))
+def test_orders_do_not_matter_in_other_generations_either(
+    generation: str, ours: Transaction, theirs: list[Transaction]
+) -> None:
+    check_pair(ours, theirs[0], generation)
+    check_chain(ours, theirs, generation)
 
 
 @pytest.mark.long
