@@ -100,7 +100,7 @@ def test_what_parts_of_airflow_have_to_share_is_given_to_all_of_them() -> None:
     # Without it each container would make one of its own, and no trigger could be read elsewhere.
     shared = SERVICES["airflow-init"]["environment"]
     Fernet(filled(shared["AIRFLOW__CORE__FERNET_KEY"]))
-    assert len(filled(shared["AIRFLOW__API_AUTH__JWT_SECRET"])) >= 32
+    assert len(filled(shared["AIRFLOW__API_AUTH__JWT_SECRET"])) >= 64
     assert shared["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("postgresql+psycopg2://")
 
 

@@ -106,14 +106,19 @@ class IcechunkBranchTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the events."""
         pauses, gap = Pauses(self.poll_interval), Gap(self.event_gap)
-        start = await self._watermark() or self.start_from
+        start = ""
         while True:
             try:
+                start = start or await self._watermark() or self.start_from
                 seen = await asyncio.to_thread(self._look, start)
-            except IcechunkError as error:
-                if self.once and not is_temporary(error):
-                    yield make_event(failure(error))
-                    return
+            except Exception as error:
+                if self.once:
+                    if not isinstance(error, IcechunkError):
+                        raise
+                    if not is_temporary(error):
+                        yield make_event(failure(error))
+                        return
+                # A watcher that ended would be started again at once, for ever.
                 self.log.warning("Looking at %s failed: %s", self.repository, error)
                 await asyncio.sleep(pauses.after_failure())
                 continue
@@ -146,8 +151,13 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         return stored if isinstance(stored, str) else None
 
     async def _remember(self, snapshot_id: str) -> None:
-        if self.asset_state_store is not None:
+        if self.asset_state_store is None:
+            return
+        try:
             await self.asset_state_store.aset(WATERMARK, snapshot_id)
+        except Exception as error:  # noqa: BLE001 - it is Airflow's, and may be any
+            # Forgotten only if the triggerer ends before the next commit, and told again then.
+            self.log.warning("How far %s was told is not stored: %s", self.repository, error)
 
 
 def look(

@@ -11,6 +11,11 @@ import pytest
 import yaml
 
 import airflow_provider_icechunk
+from airflow_provider_icechunk.assets.icechunk import (
+    convert_asset_to_openlineage,
+    create_asset,
+    sanitize_uri,
+)
 from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.hooks.connection import IcechunkConnection
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
@@ -79,3 +84,29 @@ def test_every_class_and_function_that_is_named_is_there() -> None:
     for path in named:
         module, _, name = path.rpartition(".")
         assert callable(getattr(importlib.import_module(module), name)), path
+
+
+def test_airflow_discovers_what_is_declared() -> None:
+    from airflow.providers_manager import ProvidersManager
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    manager, runtime = ProvidersManager(), ProvidersManagerTaskRuntime()
+    assert "airflow-provider-icechunk" in manager.providers
+    assert runtime.hooks["icechunk"].hook_class_name.endswith(".IcechunkHook")
+    assert runtime.asset_uri_handlers["icechunk"] is sanitize_uri
+    assert runtime.asset_factories["icechunk"] is create_asset
+    assert runtime.asset_to_openlineage_converters["icechunk"] is convert_asset_to_openlineage
+    listed = {info.trigger_class_name.rpartition(".")[0] for info in manager.trigger}
+    assert {module for entry in INFO["triggers"] for module in entry["python-modules"]} <= {
+        *listed, *(info.trigger_class_name for info in manager.trigger),
+    }  # fmt: skip
+
+
+def test_the_form_of_the_connection_hides_labels_and_protects() -> None:
+    entry = INFO["connection-types"][0]
+    behaviour, fields = entry["ui-field-behaviour"], entry["conn-fields"]
+    assert set(behaviour["hidden-fields"]) == {"port", "schema"}
+    assert set(behaviour["relabeling"]) == {"host", "login", "password"}
+    secret = [name for name, one in fields.items() if one["schema"].get("format") == "password"]
+    assert secret == ["session_token"]
+    assert all(one["label"] for one in fields.values())

@@ -346,7 +346,10 @@ def test_a_watcher_survives_every_error_of_the_storage(
 ) -> None:
     since = repository.lookup_branch("main")
     new = change(repository, "new")
-    errors = [StorageError("busy"), AccessDeniedError("no"), StorageError("busy")]
+    errors: list[Exception] = [
+        StorageError("busy"), AccessDeniedError("no"), RuntimeError("no such connection"),
+        StorageError("busy"),
+    ]  # fmt: skip
     real = IcechunkBranchTrigger._look
 
     def stumble(self: IcechunkBranchTrigger, start: str) -> Any:
@@ -358,6 +361,54 @@ def test_a_watcher_survives_every_error_of_the_storage(
     (event,) = asyncio.run(take(watcher(Store(), start_from=since).run(), 1))
     assert event["snapshot_id"] == new
     assert not errors
+
+
+def test_a_watcher_survives_a_state_store_that_does_not_answer(repository: Repository) -> None:
+    since = repository.lookup_branch("main")
+    ids = [change(repository, f"{number}") for number in range(2)]
+
+    class Stumbling(Store):
+        fails = 2
+
+        async def aget(self, key: str, default: Any = None) -> Any:
+            self.stumble()
+            return await super().aget(key, default)
+
+        async def aset(self, key: str, value: Any) -> None:
+            self.stumble()
+            await super().aset(key, value)
+
+        def stumble(self) -> None:
+            if self.fails:
+                self.fails -= 1
+                raise OSError("no answer")
+
+    async def watch() -> None:
+        store = Stumbling()
+        store.values[WATERMARK] = since
+        events = watcher(store, start_from="beginning").run()
+        told = await take(events, 2)
+        assert [event["snapshot_id"] for event in told] == ids, "it began elsewhere"
+        store.fails = 1
+        later = await asyncio.to_thread(change, repository, "later")
+        (event,) = await take(events, 1)
+        assert event["snapshot_id"] == later
+        assert store.values[WATERMARK] == since, "the store did answer"
+        await until(store, later, events)
+
+    asyncio.run(watch())
+
+
+def test_a_deferred_sensor_hands_on_what_nobody_expected(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such connection")
+
+    monkeypatch.setattr(IcechunkBranchTrigger, "_look", fail)
+    trigger = IcechunkBranchTrigger(repository="weather", once=True)
+    with pytest.raises(RuntimeError):
+        asyncio.run(first(trigger))
 
 
 def test_events_keep_their_distance(

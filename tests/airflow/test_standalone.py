@@ -66,6 +66,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def airflow(environment: dict[str, str]) -> Iterator[Airflow]:
     with running(environment) as made:
         yield made
+    assert not processes(made.home)
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +203,13 @@ def test_deferred_sensors_give_the_worker_back_and_answer_in_the_end(airflow: Ai
     assert answers["commit"]["message"] == "wanted"
 
 
+def test_a_run_that_succeeds_is_tagged(airflow: Airflow) -> None:
+    airflow.succeed("tagging", {"tag": "nightly"})
+    made = repository(airflow, "tagged")
+    until(lambda: "nightly" in made.list_tags(), "the tag")
+    assert made.lookup_tag("nightly") == made.lookup_branch("main")
+
+
 def told(airflow: Airflow) -> list[str]:
     """The snapshots that successful runs of the consumer were started by."""
     runs = [run for run, state in airflow.runs("following").items() if state == "success"]
@@ -293,9 +301,13 @@ def test_airflow_finds_the_provider(environment: dict[str, str]) -> None:
 
 
 def test_no_process_is_left_behind(environment: dict[str, str], tmp_path: Path) -> None:
-    given = environment | {MARK: str(tmp_path)}
-    sleeper = subprocess.Popen(["sleep", "600"], env=given, start_new_session=True)
-    assert sleeper.pid in processes(tmp_path)
-    end_processes(tmp_path)
-    assert sleeper.wait() == -signal.SIGTERM
-    assert not processes(tmp_path)
+    ways: list[dict[str, Any]] = [
+        {"env": environment | {MARK: str(tmp_path)}},
+        {"cwd": tmp_path, "env": {"PATH": environment["PATH"]}},
+    ]
+    for way in ways:
+        sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True, **way)
+        until(lambda pid=sleeper.pid: pid in processes(tmp_path), "the process", 30)
+        end_processes(tmp_path)
+        assert sleeper.wait() == -signal.SIGTERM
+        assert not processes(tmp_path)

@@ -66,7 +66,7 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(api),
         "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "only-for-this-test-0123456789abcdef0123456789abcdef",
+        "AIRFLOW__API_AUTH__JWT_SECRET": f"only-for-this-test-{'0123456789abcdef' * 4}",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -116,12 +116,17 @@ def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Ai
 
 
 def processes(home: Path) -> dict[int, str]:
-    """Everything that descends from what was started for `home`: Spark's parts as well."""
+    """Everything that descends from what was started for `home`: Spark's parts as well.
+
+    Told by a variable, or, since a process that gives itself a title overwrites those, by the
+    folder in which it works.
+    """
     mark = f"{MARK}={home}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            is_ours = (folder / "cwd").readlink() == home
+            if is_ours or mark in (folder / "environ").read_bytes().split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue

@@ -4,6 +4,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
+from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
+from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
 from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, IcechunkTagSensor
 from airflow_provider_icechunk.triggers.branch import IcechunkBranchTrigger
@@ -45,3 +47,12 @@ with DAG("following", schedule=[COMMITS], catchup=False):
         ]
 
     told()
+
+with DAG(
+    "tagging",
+    schedule=None,
+    catchup=False,
+    params={"tag": "none"},
+    on_success_callback=IcechunkTagNotifier(repository="tagged", tag="{{ params.tag }}"),
+):
+    IcechunkCreateRepositoryOperator(task_id="create", repository="tagged")
