@@ -47,14 +47,12 @@ with DAG(
     },
     doc_md=__doc__,
 ) as dag:
-    # [START expire]
+    # [START maintenance]
     measure = IcechunkMeasureOperator(task_id="measure", repository=REPOSITORY)
     plan_expiry = IcechunkExpireSnapshotsOperator(
         task_id="plan_expiry", repository=REPOSITORY, dry_run=True, **EXPIRY
     )
     expire = IcechunkExpireSnapshotsOperator(task_id="expire", repository=REPOSITORY, **EXPIRY)
-    # [END expire]
-    # [START collect]
     plan_collection = IcechunkGarbageCollectOperator(
         task_id="plan_collection", repository=REPOSITORY, dry_run=True, **AGES
     )
@@ -77,12 +75,10 @@ with DAG(
         trigger_rule="none_failed_min_one_success",
         **AGES,
     )
-    # [END collect]
-    # [START verify]
     verify = IcechunkVerifyOperator(
         task_id="verify", repository=REPOSITORY, trigger_rule="none_failed"
     )
-    # [END verify]
+    # [END maintenance]
     checked = is_expected(plan_collection.output, "{{ params.most_gigabytes }}")
     measure >> plan_expiry >> expire >> plan_collection >> checked
     checked >> [approve, collect]

@@ -20,9 +20,9 @@ def show(folder: Path) -> None:
     """Print the log graph and the tree, with the commands that print them."""
     from airflow_provider_icechunk.cli.run import main as command
 
-    for words in (["log"], ["tree", "--chunks"]):
-        print(f"\n$ python -m airflow_provider_icechunk {words[0]} {folder} {' '.join(words[1:])}")
-        if command([words[0], str(folder), *words[1:]]) != 0:
+    for words in (["log", str(folder)], ["tree", str(folder), "--chunks"]):
+        print(f"\n$ python -m airflow_provider_icechunk {' '.join(words)}", flush=True)
+        if command(words) != 0:
             raise TourError(f"The command `{words[0]}` failed on {folder}.")
 
 
