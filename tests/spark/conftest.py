@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.drivers import kill_leftovers
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 
@@ -35,3 +36,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository.create(local_filesystem_storage(tmp_path / "repository"))
+
+
+@pytest.fixture(autouse=True)
+def no_leftover_drivers() -> Iterator[None]:
+    yield
+    kill_leftovers()

@@ -11,7 +11,7 @@ from support.drivers import environment, last_line, start
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 DRIVER = """
 import json, resource, sys

@@ -13,7 +13,7 @@ from support.drivers import environment, kill_at, last_line, start
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.spark.streaming_sink import BATCH_KEY, QUERY_KEY
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 DRIVER = """
 import sys, time

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_LONGEST = 300.0
+_LONGEST = 600.0
+_STARTED: list[subprocess.Popen[str]] = []
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -24,7 +25,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def start(code: str, *arguments: object, env: Mapping[str, str]) -> subprocess.Popen[str]:
     """Run a program as the head of a process group of its own."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=env,
         start_new_session=True,
@@ -32,11 +33,22 @@ def start(code: str, *arguments: object, env: Mapping[str, str]) -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
     )
+    _STARTED.append(process)
+    return process
+
+
+def kill_leftovers() -> None:
+    """Kill what a test that failed has left running."""
+    while _STARTED:
+        process = _STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def last_line(process: subprocess.Popen[str]) -> str:
     """What a program that ends well printed at last."""
-    output, errors = process.communicate(timeout=2 * _LONGEST)
+    output, errors = process.communicate(timeout=_LONGEST)
     assert process.returncode == 0, f"{output}\n{errors[-4000:]}"
     return output.splitlines()[-1]
 
