@@ -1,0 +1,145 @@
+"""Maintenance on Spark gives what one process gives, and deletes as carefully."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.upkeep import live_in, write
+
+from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.repository.maintenance.collect_plan import Layer
+from airflow_provider_icechunk.repository.maintenance.findings import Code
+from airflow_provider_icechunk.spark.upkeep import (
+    SparkCollection,
+    garbage_collect,
+    measure,
+    verify,
+)
+from airflow_provider_icechunk.spark.upkeep_frames import Place, collected, listed
+from airflow_provider_icechunk.storage.base import Anything
+from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.zarr_store.sessions import Repository
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.timeout(600),
+]
+SOON = timedelta(hours=1)
+
+
+LONG = pytest.mark.long
+GENERATIONS = ["1", *(pytest.param(one, marks=LONG) for one in ("2", "alpha", "alpha1", "draft"))]
+
+
+@pytest.fixture(params=GENERATIONS)
+def twins(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Repository, Repository]:
+    """Two copies of a repository that has been lived in."""
+    live_in(LocalStorage(tmp_path / "one"), request.param)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    one, two = (Repository.open(LocalStorage(tmp_path / name)) for name in ("one", "two"))
+    return one, two
+
+
+def files(repository: Repository) -> list[str]:
+    found = (item.key for item in repository.storage.scan(""))
+    # Copies of what generation `2` replaced have random names.
+    return sorted(key for key in found if not key.startswith("overwritten/"))
+
+
+def test_the_same_objects_are_planned_and_deleted_as_by_one_process(
+    spark: SparkSession, twins: tuple[Repository, Repository]
+) -> None:
+    one, two = twins
+    soon = datetime.now(UTC) + SOON
+    before = files(two)
+    dry = garbage_collect(spark, two, soon, dry_run=True)
+    assert dry == one.garbage_collect(soon, dry_run=True)
+    assert files(two) == before
+    kept = garbage_collect(spark, two, soon, minimum_age=timedelta(days=1))
+    assert kept.bytes_deleted == 0
+    summary = garbage_collect(spark, two, soon)
+    assert summary == one.garbage_collect(soon)
+    assert summary.chunks_deleted > 0
+    assert files(two) == files(one)
+
+
+def test_sizes_and_findings_are_those_of_one_process(
+    spark: SparkSession, twins: tuple[Repository, Repository]
+) -> None:
+    one, two = twins
+    assert measure(spark, two) == one.measure()
+    report = verify(spark, two)
+    assert report == one.verify()
+    assert report.ok
+    chunks = sorted(item.key for item in one.storage.scan("chunks/"))
+    for repository in twins:
+        repository.storage.delete(chunks[::3])
+        for key in chunks[1::3]:
+            stored = repository.storage.get(key)
+            assert stored is not None
+            repository.storage.put(key, stored.data[:-1], expect=Anything())
+    report = verify(spark, two)
+    assert report == one.verify()
+    assert {finding.code for finding in report.errors} == {Code.CHUNK_MISSING, Code.CHUNK_SHORT}
+    manifests = sorted(item.key for item in one.storage.scan("manifests/"))
+    for repository in twins:
+        repository.storage.put(manifests[0], b"rot", expect=Anything())
+        repository.storage.delete(manifests[1:2])
+    assert verify(spark, two) == one.verify()
+
+
+def test_one_manifest_that_cannot_be_read_stops_the_collection(
+    spark: SparkSession, twins: tuple[Repository, Repository]
+) -> None:
+    _, repository = twins
+    session = repository.readonly_session("main")
+    node = session.tree.array("/a")
+    assert node.array is not None
+    key = repository.engine.ledger.layout.manifest(node.array.manifests[0].id)
+    repository.storage.put(key, b"rot", expect=Anything())
+    before = files(repository)
+    with pytest.raises(MaintenanceError, match="in use but cannot be read"):
+        garbage_collect(spark, repository, datetime.now(UTC) + SOON)
+    assert files(repository) == before
+
+
+@pytest.mark.parametrize("generation", ["1", pytest.param("2", marks=LONG)])
+def test_what_comes_into_use_between_plan_and_deletion_stays(
+    spark: SparkSession, tmp_path: Path, generation: str
+) -> None:
+    ids = live_in(LocalStorage(tmp_path / "one"), generation)
+    repository = Repository.open(LocalStorage(tmp_path / "one"))
+    collection = SparkCollection(spark, repository.engine)
+    plan = collection.make_plan(datetime.now(UTC) + SOON)
+    assert len(plan.layer(Layer.CHUNKS)) > 0
+    if generation == "1":
+        # A branch on a snapshot that was garbage a moment ago: all of it is needed again.
+        repository.create_branch("saved", ids["doomed 2"])
+    later = write(repository, "main", 9, "later")
+    collection.carry_out(plan)
+    again = Repository.open(LocalStorage(tmp_path / "one"))
+    assert again.verify().ok
+    assert again.lookup_branch("main") == later
+    expected = {"main", "side", *(["saved"] if generation == "1" else [])}
+    assert set(again.list_branches()) == expected
+
+
+def test_shards_together_are_the_folder(spark: SparkSession, tmp_path: Path) -> None:
+    class Sharded(Place):
+        __slots__ = ()
+
+        def shards(self) -> tuple[str, ...]:
+            return tuple("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+
+    live_in(LocalStorage(tmp_path / "one"), "1")
+    engine = Repository.open(LocalStorage(tmp_path / "one")).engine
+    whole = Place.of(engine)
+    parts = Sharded(whole.storage, whole.generation)
+    found = [
+        collected(listed(spark, place, "chunks/"), "chunks/", place) for place in (whole, parts)
+    ]
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) > 10
