@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -112,6 +113,7 @@ def _child(folder: Path, size: str, rounds: int, *options: str) -> dict[str, Any
     subprocess.run(
         [*command, *options],
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
         check=True,
         timeout=_TIMEOUT,
         stdout=subprocess.DEVNULL,
