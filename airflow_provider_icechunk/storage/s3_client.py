@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -25,12 +26,15 @@ from airflow_provider_icechunk.storage.credentials import (
     Secret,
     StaticCredentials,
 )
-from airflow_provider_icechunk.storage.s3_settings import S3Settings
+from airflow_provider_icechunk.storage.s3_lane import Lane, ask_root, find_root
+from airflow_provider_icechunk.storage.s3_settings import Checksums, S3Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _UNLIMITED = timedelta(hours=1)
+_ANY_REGION = "us-east-1"
+"""What stores other than AWS expect where they have no regions."""
 _TALKATIVE = ("botocore.auth", "botocore.endpoint")
 """Loggers that print the requests they sign and send, with the session token, at level DEBUG."""
 
@@ -43,15 +47,60 @@ class _NoDetails(logging.Filter):
 _NO_DETAILS = _NoDetails()
 
 
+class Connection:
+    """One process's ways to a bucket: the short one, and the client, made when first needed.
+
+    Making a client takes a tenth of a second, which is longer than opening a repository.
+    """
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._session = _session(settings)
+        self._client: S3Client | None = None
+        root = find_root(settings)
+        self.lane = self._lane(root) if root else self._lane_of_client()
+
+    @property
+    def client(self) -> S3Client:
+        """The client. Nothing is shared with the process's default session."""
+        with self._lock:
+            if self._client is None:
+                self._client = _client(self._settings, self._session)
+                if self.lane is not None:
+                    self.lane.listen(self._client.meta.events)
+            return self._client
+
+    def _lane_of_client(self) -> Lane | None:
+        self._client = client = _client(self._settings, self._session)
+        root = ask_root(self._settings, client)
+        lane = self._lane(root, client.meta.region_name) if root else None
+        if lane is not None:
+            lane.listen(client.meta.events)
+        return lane
+
+    def _lane(self, root: str, region: str | None = None) -> Lane:
+        region = region or self._settings.region or _ANY_REGION
+        return Lane(self._settings, self._session, root=root, region=region)
+
+
 def make_client(settings: S3Settings) -> S3Client:
-    """A client of its own session: nothing is shared with the process's default session."""
+    """A client alone."""
+    return _client(settings, _session(settings))
+
+
+def _session(settings: S3Settings) -> Session:
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_NO_DETAILS)
     session = Session()
     _give(session, settings.credentials)
+    return session
+
+
+def _client(settings: S3Settings, session: Session) -> S3Client:
     client: S3Client = boto3.session.Session(botocore_session=session).client(
         "s3",
-        region_name=settings.region or ("us-east-1" if settings.endpoint_url else None),
+        region_name=settings.region or (_ANY_REGION if settings.endpoint_url else None),
         endpoint_url=settings.endpoint_url,
         config=_config(settings),
     )
@@ -59,9 +108,7 @@ def make_client(settings: S3Settings) -> S3Client:
 
 
 def _config(settings: S3Settings) -> Config:
-    checksums = settings.checksums or (
-        "when_required" if settings.endpoint_url else "when_supported"
-    )
+    checksums: Checksums = "when_supported" if settings.sends_checksums else "when_required"
     signing = (
         {"signature_version": UNSIGNED}
         if isinstance(settings.credentials, AnonymousCredentials)

@@ -23,6 +23,10 @@ FAILURES = (boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
 """Everything that the library raises when a request fails."""
 
 
+class UseClient(Exception):  # noqa: N818 - no error, a detour
+    """A request on the short way was not carried out; the client has to make it."""
+
+
 class Trouble(Enum):
     """What went wrong, by what can be done about it."""
 

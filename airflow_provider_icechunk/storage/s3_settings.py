@@ -63,6 +63,12 @@ class S3Settings:
             raise _invalid("concurrency must be at least 1")
         self._check_endpoint()
 
+    @property
+    def sends_checksums(self) -> bool:
+        """Whether every write carries a checksum, and every read is held against one."""
+        chosen = self.checksums or ("when_required" if self.endpoint_url else "when_supported")
+        return chosen == "when_supported"
+
     def storage_class_of(self, key: str) -> str | None:
         """The storage class for an object, by the kind of data its key says it has."""
         special = (

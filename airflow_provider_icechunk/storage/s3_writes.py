@@ -62,23 +62,26 @@ class Upload:
 
 def put_plainly(bucket: Bucket, upload: Upload) -> Version:
     """Write in any case, in one request."""
-    request = _request(bucket, upload)
+    request = _kept(bucket, upload)
     try:
-        answer = bucket.calling(
-            "write", upload.key, lambda: bucket.client.put_object(**request, Body=upload.data)
+        return bucket.calling(
+            "write", upload.key, lambda: bucket.put(upload.key, upload.data, request)
         )
     except FAILURES as error:
         raise bucket.error(error, "write", upload.key) from error
-    return Version(answer["ETag"])
 
 
 def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
     """Write in any case, in parts at once. A failure leaves no parts behind."""
     write_id = str(uuid4())
-    request = _request(bucket, upload, write_id)
+    name, request = bucket.name(upload.key), _kept(bucket, upload, write_id)
     try:
         started = bucket.calling(
-            "write", upload.key, lambda: bucket.client.create_multipart_upload(**request)
+            "write",
+            upload.key,
+            lambda: bucket.client.create_multipart_upload(
+                Bucket=bucket.settings.bucket, Key=name, **request
+            ),
         )
     except FAILURES as error:
         raise bucket.error(error, "write", upload.key) from error
@@ -96,14 +99,13 @@ def put_if(bucket: Bucket, upload: Upload, expect: Absent | Exactly) -> PutOutco
     The id in the metadata is the same for all attempts: whichever lands, it is this write.
     """
     write_id = str(uuid4())
-    request = {**_request(bucket, upload, write_id), **_condition(expect)}
+    request = {**_kept(bucket, upload, write_id), **_condition(expect)}
     doubted = False
     refused = False
     failure: BaseException | None = None
     for _ in bucket.settings.retry.attempts():
         try:
-            answer = bucket.client.put_object(**request, Body=upload.data)
-            return Written(Version(answer["ETag"]))
+            return Written(bucket.put(upload.key, upload.data, request))
         except FAILURES as error:
             failure = error
         told = _told(classify(failure), expect)
@@ -169,8 +171,9 @@ def _condition(expect: Absent | Exactly) -> dict[str, str]:
             assert_never(expect)
 
 
-def _request(bucket: Bucket, upload: Upload, write_id: str | None = None) -> dict[str, Any]:
-    request: dict[str, Any] = {"Bucket": bucket.settings.bucket, "Key": bucket.name(upload.key)}
+def _kept(bucket: Bucket, upload: Upload, write_id: str | None = None) -> dict[str, Any]:
+    """What the store shall keep beside the bytes, in the client's names."""
+    request: dict[str, Any] = {}
     if bucket.settings.use_metadata:
         metadata = dict(upload.metadata)
         if write_id is not None:

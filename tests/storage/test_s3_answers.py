@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,7 +136,8 @@ class ScriptedClient:
 
 def storage_on(client: ScriptedClient, **settings: Any) -> S3Storage:
     storage = S3Storage(S3Settings("b", "p", retry=Retry(tries=3, first_pause=0.0), **settings))
-    storage._bucket._client = PerProcess(lambda: client)  # type: ignore[assignment]
+    connection = SimpleNamespace(client=client, lane=None)
+    storage._bucket._connection = PerProcess(lambda: connection)  # type: ignore[assignment]
     return storage
 
 
@@ -331,7 +333,8 @@ def test_secrets_show_up_nowhere() -> None:
     settings = S3Settings("b", credentials=made)
     storage = S3Storage(settings)
     client = ScriptedClient(get_object=[answer("SignatureDoesNotMatch", 403)])
-    storage._bucket._client = PerProcess(lambda: client)  # type: ignore[assignment]
+    connection = SimpleNamespace(client=client, lane=None)
+    storage._bucket._connection = PerProcess(lambda: connection)  # type: ignore[assignment]
     with pytest.raises(AccessDeniedError) as caught:
         storage.get("a")
     shown = [repr(made), str(made), repr(settings), repr(storage), str(storage.location)]

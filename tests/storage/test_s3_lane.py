@@ -1,0 +1,172 @@
+"""The short way to objects: it asks as the client does, and leaves to it what it cannot do."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
+from zlib import crc32
+
+import pytest
+
+from airflow_provider_icechunk.exceptions import AccessDeniedError, StorageError
+from airflow_provider_icechunk.storage.base import Absent, Anything, Bounded, Lost, Written
+from airflow_provider_icechunk.storage.credentials import static_credentials
+from airflow_provider_icechunk.storage.retry import Retry
+from airflow_provider_icechunk.storage.s3 import S3Storage
+from airflow_provider_icechunk.storage.s3_client import make_client
+from airflow_provider_icechunk.storage.s3_lane import ask_root, find_root
+from airflow_provider_icechunk.storage.s3_settings import Checksums, S3Settings
+
+DENIED = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+REFUSED = b"<Error><Code>PreconditionFailed</Code><Message>no</Message></Error>"
+Reply = tuple[int, dict[str, str], bytes]
+
+
+class Script(BaseHTTPRequestHandler):
+    """Answers requests one after the other as told, and remembers them."""
+
+    replies: ClassVar[list[Reply]]
+    seen: ClassVar[list[tuple[str, str, dict[str, str], bytes]]]
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        """The next reply."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.seen.append((self.command, self.path, headers, body))
+        status, extra, data = self.replies.pop(0)
+        self.send_response(status)
+        for name, value in {"ETag": '"e"', **extra}.items():
+            self.send_header(name, value)
+        if "Content-Length" not in extra:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_PUT = do_HEAD = answer
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+
+@contextmanager
+def scripted(*replies: Reply, checksums: Checksums | None = None) -> Iterator[S3Storage]:
+    """A storage on a server that gives these replies and no others."""
+    Script.replies, Script.seen = list(replies), []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Script)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield S3Storage(
+            S3Settings(
+                "bucket",
+                "a repo",
+                region="eu-central-1",
+                endpoint_url=f"http://127.0.0.1:{server.server_port}",
+                credentials=static_credentials("key", "hidden"),
+                allow_http=True,
+                checksums=checksums,
+                retry=Retry(tries=1),
+            )
+        )
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_read_is_one_signed_request() -> None:
+    range_reply: Reply = (206, {"Content-Range": "bytes 1-3/9"}, b"ell")
+    with scripted(range_reply) as storage:
+        found = storage.get("chunks/ä b", Bounded(1, 4))
+    assert found is not None
+    assert found.data == b"ell"
+    [(verb, path, headers, _)] = Script.seen
+    assert (verb, path) == ("GET", "/bucket/a%20repo/chunks/%C3%A4%20b")
+    assert headers["range"] == "bytes=1-3"
+    assert "/eu-central-1/s3/aws4_request" in headers["authorization"]
+    assert "hidden" not in str(headers)
+
+
+def test_a_write_carries_its_condition_and_metadata() -> None:
+    with scripted((200, {}, b"")) as storage:
+        outcome = storage.put("k", b"data", expect=Absent(), metadata={"ic_client": "x"})
+    assert isinstance(outcome, Written)
+    [(verb, _, headers, body)] = Script.seen
+    assert (verb, body, headers["if-none-match"]) == ("PUT", b"data", "*")
+    assert headers["x-amz-meta-ic_client"] == "x"
+
+
+def test_a_refused_condition_is_a_lost_race() -> None:
+    head: Reply = (
+        200,
+        {"Content-Length": "1", "Last-Modified": "Mon, 16 Nov 2026 05:00:00 GMT"},
+        b"",
+    )
+    with scripted((412, {}, REFUSED), head) as storage:
+        assert isinstance(storage.put("k", b"data", expect=Absent()), Lost)
+
+
+def test_an_answer_that_a_client_may_follow_is_left_to_it() -> None:
+    with (
+        scripted((403, {}, DENIED), (403, {}, DENIED)) as storage,
+        pytest.raises(AccessDeniedError),
+    ):
+        storage.get("k")
+    first, second = (headers["user-agent"] for _, _, headers, _ in Script.seen)
+    assert first.startswith("airflow-provider-icechunk/")
+    assert second.startswith("Boto3/")
+
+
+def test_checksums_are_sent_and_held_against_what_arrives() -> None:
+    good = b64encode(crc32(b"data").to_bytes(4, "big")).decode()
+    whole: Reply = (200, {"x-amz-checksum-crc32": good}, b"data")
+    rotten: Reply = (200, {"x-amz-checksum-crc32": good}, b"dat!")
+    with scripted((200, {}, b""), whole, rotten, checksums="when_supported") as storage:
+        storage.put("k", b"data", expect=Anything())
+        assert storage.get("k") is not None
+        with pytest.raises(StorageError):
+            storage.get("k")
+    assert Script.seen[0][2]["x-amz-checksum-crc32"] == good
+
+
+def test_an_answer_cut_short_is_an_error() -> None:
+    with (
+        scripted((200, {"Content-Length": "100"}, b"part")) as storage,
+        pytest.raises(StorageError),
+    ):
+        storage.get("k")
+
+
+@pytest.mark.parametrize(
+    ("settings", "root"),
+    [
+        (S3Settings("b", endpoint_url="https://10.0.0.1:9000/"), "https://10.0.0.1:9000/b/"),
+        (
+            S3Settings("b", endpoint_url="https://s3.site", force_path_style=True),
+            "https://s3.site/b/",
+        ),
+        (S3Settings("b", endpoint_url="https://s3.site"), None),
+        (S3Settings("b", region="eu-central-1"), None),
+        (S3Settings("b--x-s3", endpoint_url="https://10.0.0.1", force_path_style=True), None),
+    ],
+)
+def test_the_place_of_objects_is_known_where_it_cannot_be_another(
+    settings: S3Settings, root: str | None
+) -> None:
+    assert find_root(settings) == root
+
+
+def test_elsewhere_the_client_is_asked_for_it() -> None:
+    settings = S3Settings(
+        "some-bucket", region="eu-central-1", credentials=static_credentials("key", "hidden")
+    )
+    root = ask_root(settings, make_client(settings))
+    assert root == "https://some-bucket.s3.eu-central-1.amazonaws.com/" or (
+        root == "https://some-bucket.s3.amazonaws.com/"
+    )
