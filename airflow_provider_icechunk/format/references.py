@@ -90,7 +90,11 @@ class ChunkRefs:
     @classmethod
     def empty(cls, ndim: int, id_size: int = OBJECT_ID_SIZE) -> Self:
         """No references, of an array with `ndim` dimensions."""
-        return cls.blank(np.zeros((0, ndim), np.uint32), id_size=id_size)
+        known = _EMPTY.get((ndim, id_size))
+        if known is None or type(known) is not cls:
+            known = cls.blank(np.zeros((0, ndim), np.uint32), id_size=id_size)
+            _EMPTY[ndim, id_size] = known
+        return known
 
     @classmethod
     def blank(
@@ -281,6 +285,8 @@ class ChunkRefs:
         """The bounding box of the rows; meaningless, and refused, when there are none."""
         if not len(self):
             raise InvalidInputError("no chunk references: there is no bounding box")
+        if len(self) == 1:
+            return tuple((number, number + 1) for number in self.index[0].tolist())
         low, high = self.index.min(axis=0), self.index.max(axis=0)
         return tuple((int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
 
@@ -323,6 +329,10 @@ class ChunkRefs:
             return self._heap_bytes(span).decode()
         except UnicodeDecodeError:
             raise FormatError(f"the {what} of a virtual chunk is not UTF-8") from None
+
+
+_EMPTY: dict[tuple[int, int], ChunkRefs] = {}
+"""One value for all: a session makes one for every array it looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,10 +397,12 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
         raise InvalidInputError("references of arrays with different ranks cannot be joined")
     heaps: dict[int, int] = {}
     pieces: list[bytes | bytearray | memoryview] = []
+    end = 0
     for part in parts:
         if id(part.heap) not in heaps:
-            heaps[id(part.heap)] = sum(map(len, pieces))
+            heaps[id(part.heap)] = end
             pieces.append(part.heap)
+            end += len(part.heap)
     shifts = [np.uint64(heaps[id(part.heap)]) for part in parts]
     return ChunkRefs(
         index=np.concatenate([part.index for part in parts]),

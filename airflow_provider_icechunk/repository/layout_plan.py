@@ -41,7 +41,7 @@ def choose(
     everything: bool = False,
 ) -> Rewrite:
     """Decide what a commit that edits the chunks `touched` has to load."""
-    if everything:
+    if everything or not stored:
         return Rewrite((), tuple(stored))
     regions = [_reach(grid, ref.extents) for ref in stored]
     dirty = set(np.unique(grid.assign(touched)).tolist()) if len(touched) else set()
@@ -70,13 +70,15 @@ def deal_out(
 ) -> list[ChunkRefs]:
     """Rows of the new manifests, one entry each; empty regions give none."""
     stored = [refs for refs in loaded if len(refs)]
-    base = ChunkRefs.of(concatenate(stored)) if stored else ChunkRefs.empty(edits.ndim)
-    rows = base.overlay(edits).without_erased()
+    rows = ChunkRefs.of(concatenate(stored)).overlay(edits) if stored else edits
+    rows = rows.without_erased()
+    if not len(rows):
+        return []
     inside = rows.inside(tuple((0, count) for count in num_chunks))
     if not inside.all():
         rows = rows.take(inside)
-    if not len(rows):
-        return []
+        if not len(rows):
+            return []
     if grid.count == 1:
         return [rows]
     regions = grid.assign(rows.index)

@@ -24,6 +24,8 @@ from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsafeStora
 LOCK_FOLDER = ".icechunk-locks"
 _SHARDS = 64
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_MOUNTS = Path("/proc/self/mountinfo")
+_KERNEL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
 _held: set[int] = set()
 
 
@@ -57,12 +59,15 @@ class FolderLocks:
         """Find out by trying whether a lock here keeps others out.
 
         Raises `UnsafeStorageError` where a second descriptor, or a second process, gets a lock that
-        is held, which happens on some network and user-space file systems.
+        is held, which happens on some network and user-space file systems. Where the kernel itself
+        keeps the locks, descriptors are what it tells apart, so no process is started to see it.
         """
         path = self._folder / f"probe-{uuid4().hex}"
         try:
             with self._holding_file(path):
-                if _lockable_here(path) or _lockable_elsewhere(path):
+                if _lockable_here(path) or (
+                    not _kept_by_the_kernel(path) and _lockable_elsewhere(path)
+                ):
                     raise UnsafeStorageError(
                         f"file locks do not exclude anyone in {self._folder.parent}: concurrent "
                         "commits would be lost there. Put the repository on another file system "
@@ -149,6 +154,22 @@ def _lockable_here(path: Path) -> bool:
         return _try_lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _kept_by_the_kernel(path: Path) -> bool:
+    """Whether the file system is known to leave locks to this machine's kernel."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    # A line is: id, parent, device, root, place, options, any number of tags, "-", type, ...
+    for line in mounts:
+        fields, _, rest = line.partition(" - ")
+        if fields.split()[2] == wanted:
+            return rest.split(maxsplit=1)[0] in _KERNEL_FILE_SYSTEMS
+    return False
 
 
 _OTHER = """

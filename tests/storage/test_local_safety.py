@@ -26,6 +26,7 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsafeStorageError,
 )
+from airflow_provider_icechunk.storage import locks
 from airflow_provider_icechunk.storage.base import (
     Absent,
     Anything,
@@ -35,7 +36,7 @@ from airflow_provider_icechunk.storage.base import (
     Written,
 )
 from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.storage.locks import LOCK_FOLDER, FolderLocks
 
 KEY = "refs/branch.main/ref.json"
 
@@ -178,6 +179,29 @@ def test_writes_leave_no_unfinished_files(tmp_path: Path) -> None:
 def test_the_probe_of_a_fresh_folder_leaves_it_clean(tmp_path: Path) -> None:
     LocalStorage(tmp_path).check_conditional_writes()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_kernel_does_not_keep_the_locks_another_process_tries_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+
+    def lockable(path: Path) -> bool:
+        tried.append(path)
+        return True
+
+    monkeypatch.setattr(locks, "_lockable_elsewhere", lockable)
+    monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "no such table")
+    with pytest.raises(UnsafeStorageError, match="do not exclude anyone"):
+        LocalStorage(tmp_path).check_conditional_writes()
+    assert len(tried) == 1
+
+
+def test_another_process_finds_a_held_lock_held(tmp_path: Path) -> None:
+    with FolderLocks(tmp_path).holding("key"):
+        [lock] = (tmp_path / LOCK_FOLDER).iterdir()
+        assert not locks._lockable_elsewhere(lock)
+    assert locks._lockable_elsewhere(lock)
 
 
 # Versions

@@ -74,9 +74,9 @@ class Writer:
         """Fill in a number of a `struct` code."""
         struct.pack_into(f"<{code}", self.data, at, value)
 
-    def link(self, at: int) -> None:
-        """Let the reference at `at` point to the present end, where its target comes next."""
-        _U32.pack_into(self.data, at, len(self.data) - at)
+    def link(self, at: int, target: int | None = None) -> None:
+        """Let the reference at `at` point to `target`; without one, to what is appended next."""
+        _U32.pack_into(self.data, at, (len(self.data) if target is None else target) - at)
 
     def text(self, at: int, value: str) -> None:
         """Append a string and let `at` refer to it."""

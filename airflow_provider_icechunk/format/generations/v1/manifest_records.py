@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, sort_keys
+from airflow_provider_icechunk.format.references import (
+    ChunkRefs,
+    RefKind,
+    concatenate,
+    sort_keys,
+)
 from airflow_provider_icechunk.format.snapshot import Manifest
 from airflow_provider_icechunk.format.wire.heap import Heap
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
+from airflow_provider_icechunk.format.wire.vectors import Vectors
 
 IDENTIFIER = b"Ichk"
 
@@ -73,26 +79,29 @@ def encode(
         at = writer.table(_ARRAY)
         writer.put(at + 8, identity)
         tables.append((at + 4, parts[0] if parts else ChunkRefs.empty(0)))
+    ranks: dict[int, list[tuple[int, ChunkRefs]]] = {}
     for link, refs in tables:
-        _write_references(writer, link, refs, virtual)
+        ranks.setdefault(refs.ndim, []).append((link, refs))
+    for _, same in sorted(ranks.items()):
+        _write_references(writer, [link for link, _ in same], [refs for _, refs in same], virtual)
     return writer.finish()
 
 
 def _write_references(
-    writer: Writer, link: int, refs: ChunkRefs, virtual: tuple[Shape, ...]
+    writer: Writer, links: list[int], parts: list[ChunkRefs], virtual: tuple[Shape, ...]
 ) -> None:
-    _check(refs)
-    rows = len(refs)
-    writer.align(4)
-    writer.blob(link, b"", count=rows, align=4)
-    vector = len(writer.data)
-    at, end, groups = _positions(refs, vector)
+    """The references of arrays of one rank: their vectors, then the records of all together."""
+    refs = concatenate(parts)
+    vectors = Vectors.link(writer, links, [len(part) for part in parts])
+    _check(refs, vectors)
+    start = vectors.start
+    at, end, groups = _positions(refs, vectors.end)
     heap = Heap(refs.heap, _used_spans(refs), base=end)
     check_size(heap.end)
-    block = np.zeros(end - vector, np.uint8)
-    block[: 4 * rows].view("<u4")[:] = at - np.arange(vector, vector + 4 * rows, 4)
-    for kind, selected, start, stop in groups:
-        records = block[start - vector : stop - vector]
+    block = np.zeros(end - start, np.uint8)
+    vectors.render(block[: 4 * vectors.words].view("<u4"), at)
+    for kind, selected, first, stop in groups:
+        records = block[first - start : stop - start]
         filled, places = refs.take(selected), at[selected]
         if kind is RefKind.VIRTUAL:
             _fill_virtual(writer, records, filled, places, heap, virtual)
@@ -102,11 +111,11 @@ def _write_references(
     writer.data += heap.render().data
 
 
-def _check(refs: ChunkRefs) -> None:
+def _check(refs: ChunkRefs, vectors: Vectors) -> None:
     if not len(refs):
         return
     (keys,) = sort_keys(refs.index)
-    if not bool(np.all(np.less(keys[:-1], keys[1:]))):
+    if not vectors.increasing(keys):
         raise InvalidInputError("chunk references must be in order, each index once")
     if bool((refs.kind == RefKind.ERASED).any()):
         raise InvalidInputError("erased chunk references cannot be stored; remove them first")
@@ -116,12 +125,10 @@ def _check(refs: ChunkRefs) -> None:
 
 
 def _positions(
-    refs: ChunkRefs, vector: int
+    refs: ChunkRefs, end: int
 ) -> tuple[NDArray[np.int64], int, list[tuple[RefKind, Rows, int, int]]]:
-    """Where each record goes, where they end, and per kind its rows and its stretch."""
-    rows = len(refs)
-    at = np.empty(rows, np.int64)
-    end = vector + 4 * rows
+    """Where each record goes from `end` on, where they end, and per kind rows and stretch."""
+    at = np.empty(len(refs), np.int64)
     end += -end % 8
     groups: list[tuple[RefKind, Rows, int, int]] = []
     for kind in _KINDS:
