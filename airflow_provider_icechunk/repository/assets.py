@@ -7,12 +7,13 @@ exception is expiration in generation `1`, which rewrites a snapshot in place: i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
-from airflow_provider_icechunk.format.generations.base import FileType, Generation
+from airflow_provider_icechunk.format.deferred import Deferred
+from airflow_provider_icechunk.format.generations.base import FileType, Generation, Glancing
 from airflow_provider_icechunk.format.generations.identities import show_id
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
@@ -27,11 +28,12 @@ from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.repository.cache import WeightedCache
 from airflow_provider_icechunk.repository.derived_logs import derive_log
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
-from airflow_provider_icechunk.storage.base import Put, Storage
+from airflow_provider_icechunk.storage.base import Fetched, Put, Storage
 from airflow_provider_icechunk.storage.pool import run_all
 
 CLIENT = f"apic-{__version__}"
 _AT_ONCE = 16
+_LOGS_AHEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Assets:
         self.storage = storage
         self.ledger = ledger
         self._level = level
+        codec = ledger.codec
+        self._glance = codec.glance_at_snapshot if isinstance(codec, Glancing) else None
         self._snapshots = WeightedCache[SnapshotId, Snapshot](
             limits.snapshot_nodes, lambda snapshot: 1 + len(snapshot.nodes)
         )
@@ -65,7 +69,15 @@ class Assets:
 
     def snapshot(self, identity: SnapshotId) -> Snapshot:
         """The snapshot with this id; `NotFoundError` if there is none."""
-        return self._snapshots.get(identity, lambda: self._load_snapshot(identity))
+        found = self._snapshots.get(identity, lambda: self._load_snapshot(identity))
+        for part in (found.nodes, found.manifest_files):
+            if isinstance(part, Deferred):
+                part.content()
+        return found
+
+    def passed(self, identity: SnapshotId) -> Snapshot:
+        """A snapshot on the way through a history: damage in its tree shows when it is used."""
+        return self._snapshots.get(identity, lambda: self._load_snapshot(identity, self._glance))
 
     def manifest(self, identity: ManifestId) -> Manifest:
         """The manifest with this id. A missing one is damage, not absence."""
@@ -85,13 +97,16 @@ class Assets:
             return cached
         if not self.ledger.generation.keeps_logs:
             return self.derived_log(identity)
-        key = self.ledger.layout.transaction(identity)
-        found = self.storage.get(key)
-        if found is None:
-            return None
-        log = self.ledger.codec.decode_log(found.data, identity, where=key)
-        self._logs.put(identity, log)
-        return log
+        return self._decoded_log(identity, self.storage.get(self._log_key(identity)))
+
+    def bring_logs(self, identities: Iterable[SnapshotId]) -> None:
+        """Read logs that will be asked for one after the other, with as few waits as can be."""
+        if not self.ledger.generation.keeps_logs:
+            return
+        missing = [one for one in identities if self._logs.peek(one) is None][:_LOGS_AHEAD]
+        found = self.storage.get_many([(self._log_key(one), None) for one in missing])
+        for identity, file in zip(missing, found, strict=True):
+            self._decoded_log(identity, file)
 
     def derived_log(self, identity: SnapshotId) -> TransactionLog | None:
         """What a commit changed, found by comparing with its parent; `None` for a first snapshot."""
@@ -100,6 +115,17 @@ class Assets:
         if parent is None:
             return None
         log = derive_log(self.snapshot(parent), snapshot, self._references)
+        self._logs.put(identity, log)
+        return log
+
+    def _log_key(self, identity: SnapshotId) -> str:
+        return self.ledger.layout.transaction(identity)
+
+    def _decoded_log(self, identity: SnapshotId, found: Fetched | None) -> TransactionLog | None:
+        if found is None:
+            return None
+        key = self._log_key(identity)
+        log = self.ledger.codec.decode_log(found.data, identity, where=key)
         self._logs.put(identity, log)
         return log
 
@@ -150,7 +176,9 @@ class Assets:
         manifests = self.manifests(ref.id for ref in refs)
         return [manifest.of(node.id, ndim) for manifest in manifests]
 
-    def _load_snapshot(self, identity: SnapshotId) -> Snapshot:
+    def _load_snapshot(
+        self, identity: SnapshotId, decode: Callable[..., Snapshot] | None = None
+    ) -> Snapshot:
         key = self.ledger.layout.snapshot(identity)
         found = self.storage.get(key)
         if found is None:
@@ -162,7 +190,8 @@ class Assets:
                 "may have been expired and collected: see the history of its branch",
                 kind=Kind.SNAPSHOT_NOT_FOUND,
             )
-        return self.ledger.codec.decode_snapshot(found.data, identity, where=key)
+        decode = decode or self.ledger.codec.decode_snapshot
+        return decode(found.data, identity, where=key)
 
     def _load_manifest(self, identity: ManifestId) -> Manifest:
         key = self.ledger.layout.manifest(identity)

@@ -283,18 +283,21 @@ def _chunk_meaning(node: Node) -> dict[str, object]:
 
 
 def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator[Conflict]:
-    paths = _paths(ours, base)
     for node_id, refs in ours.edited():
-        path = paths.get(node_id, encode_base32(node_id))
+        found: list[tuple[ConflictType, Coordinates | None]] = []
         if node_id in theirs.deleted_arrays:
-            yield Conflict(ConflictType.ChunksUpdatedInDeletedArray, path, node_id)
+            found.append((ConflictType.ChunksUpdatedInDeletedArray, None))
         if node_id in theirs.updated_arrays:
-            yield Conflict(ConflictType.ChunksUpdatedInUpdatedArray, path, node_id)
+            found.append((ConflictType.ChunksUpdatedInUpdatedArray, None))
         written = theirs.updated_chunks.get(node_id)
         if written is not None and written.shape[1] == refs.ndim:
             both = refs.index[common_rows(refs.index, written)]
             if len(both):
-                yield Conflict(ConflictType.ChunkDoubleUpdate, path, node_id, both)
+                found.append((ConflictType.ChunkDoubleUpdate, both))
+        if found:
+            # Trees of commits that only wrote chunks are never decoded; a name is worth it.
+            path = _paths(ours, base).get(node_id, encode_base32(node_id))
+            yield from (Conflict(kind, path, node_id, chunks) for kind, chunks in found)
 
 
 def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:

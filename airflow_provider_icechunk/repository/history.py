@@ -125,7 +125,7 @@ def ancestors(assets: Assets, start: SnapshotId) -> Iterator[Snapshot]:
                 f"{assets.show(current)}: a snapshot names a descendant as its parent"
             )
         seen.add(current)
-        snapshot = assets.snapshot(current)
+        snapshot = assets.passed(current)
         yield snapshot
         current = assets.ledger.parent(snapshot)
 

@@ -364,13 +364,16 @@ class Session(Coordination, Reindexing):
                     expected_parent=self.snapshot_id,
                     actual_parent=self._engine.show(head),
                 )
+            assets.bring_logs(commit.id for commit in commits)
             for commit in commits:
                 self.tree.changes = self._moved_over(commit, solver)
                 self.tree.base = commit
 
     def _moved_over(self, commit: Snapshot, solver: ConflictSolver) -> ChangeSet:
         """The changes on top of a child of the base, if nothing is in their way."""
-        ours = self.tree.node_ids.renumber(self.tree.changes, ids_of(commit.nodes.values()))
+        ours = self.tree.changes
+        if ours.created:
+            ours = self.tree.node_ids.renumber(ours, ids_of(commit.nodes.values()))
         for log in logs_since_parent(self._engine.assets, commit):
             verdict = rebase_step(ours, self.tree.base, Theirs(log, commit), solver)
             if isinstance(verdict, Collision):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,32 @@ def test_snapshots_come_back(snapshot: Snapshot) -> None:
     assert found == snapshot
     assert list(found.nodes) == list(snapshot.nodes)
     assert payload_of(data, FileType.SNAPSHOT)[4:8] == b"Ichk"
+
+
+@given(snapshots())
+def test_a_glance_shows_the_same_snapshot(snapshot: Snapshot) -> None:
+    data = CODEC.encode_snapshot(snapshot, level=3)
+    found = CODEC.glance_at_snapshot(data, snapshot.id, where="x")
+    assert len(found.nodes) == len(snapshot.nodes)
+    assert len(found.manifest_files) == len(snapshot.manifest_files)
+    assert dataclasses.replace(found, nodes=dict(found.nodes)) == snapshot
+    assert list(found.nodes) == list(snapshot.nodes)
+    assert pickle.loads(pickle.dumps(found.nodes)) == snapshot.nodes
+
+
+def test_damage_in_a_tree_shows_when_a_glance_becomes_a_look() -> None:
+    node = Node(NODE, "/group", b"{}")
+    snapshot = Snapshot(SNAPSHOT, None, 1, "m", {}, {node.path: node})
+    payload = payload_of(CODEC.encode_snapshot(snapshot, level=3), FileType.SNAPSHOT)
+    damaged = payload.replace(b"/group", b"group/")
+    data = envelope.pack(FileType.SNAPSHOT, damaged, spec_version=1, level=1, writer="w")
+    found = CODEC.glance_at_snapshot(data, SNAPSHOT, where="snapshots/x")
+    assert found.message == "m"
+    for _ in range(2):
+        with pytest.raises(FormatError, match="snapshots/x"):
+            found.nodes.get("/group")
+    with pytest.raises(FormatError, match="snapshots/x"):
+        CODEC.decode_snapshot(data, SNAPSHOT, where="snapshots/x")
 
 
 @given(manifests())

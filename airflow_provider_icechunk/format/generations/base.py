@@ -123,6 +123,15 @@ class Codec(Protocol):
 
 
 @runtime_checkable
+class Glancing(Protocol):
+    """A codec that can read what a snapshot says of itself without decoding its tree."""
+
+    def glance_at_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The snapshot in the file `where`, whose tree is decoded when it is looked into."""
+        ...
+
+
+@runtime_checkable
 class Selective(Protocol):
     """A codec of a generation that cannot hold everything, and says so before anything is stored.
 

@@ -186,11 +186,23 @@ class Table:
         start, count = self._vector(slot, 1, 1)
         return self.buffer.data[start : start + count]
 
+    def fixed_items(self, slot: int, size: int) -> list[bytes]:
+        """A required vector of structs of bytes, such as ids."""
+        start, count = self._vector(slot, size, 1)
+        data = self.buffer.data
+        return [data[at : at + size] for at in range(start, start + count * size, size)]
+
     def structs(self, slot: int, dtype: DTypeLike, align: int) -> NDArray[np.void]:
         """A required vector of structs or numbers, as a read-only view of the payload."""
         kind = np.dtype(dtype)
         start, count = self._vector(slot, kind.itemsize, align)
         return np.frombuffer(self.buffer.data, kind, count, start)
+
+    def numbers(self, slot: int, code: str) -> tuple[int, ...]:
+        """A required vector of numbers of a `struct` code."""
+        width = struct.calcsize(code)
+        start, count = self._vector(slot, width, width)
+        return struct.unpack_from(f"<{count}{code}", self.buffer.data, start)
 
     def pairs(self, slot: int, code: str) -> list[tuple[int, int]]:
         """A required vector of structs of two numbers of a `struct` code."""
@@ -205,6 +217,11 @@ class Table:
         buffer, depth = self.buffer, self.depth + 1
         links = struct.unpack_from(f"<{count}I", buffer.data, start)
         return [buffer.table(start + 4 * n + link, depth) for n, link in enumerate(links)]
+
+    def count(self, slot: int) -> int:
+        """How many items a required vector says it has; whether they fit is not checked here."""
+        at = self._target(slot)
+        return self._missing(slot) if at is None else self.buffer.vector(at, 1, 1)[1]
 
     def offsets(self, slot: int) -> NDArray[np.int64]:
         """Positions of the tables of a required vector, not yet checked."""

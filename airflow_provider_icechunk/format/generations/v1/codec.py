@@ -48,10 +48,11 @@ class V1Codec:
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`."""
-        payload = self._open(data, FileType.SNAPSHOT, where)
-        snapshot = snapshots.decode(payload, where=where)
-        _check_identity(snapshot.id, expected, where)
-        return snapshot
+        return self._snapshot(data, expected, where, glance=False)
+
+    def glance_at_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The same with a tree that is decoded when it is looked into."""
+        return self._snapshot(data, expected, where, glance=True)
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file, header included, compressed at `level`."""
@@ -78,6 +79,12 @@ class V1Codec:
     def encode_log(self, log: TransactionLog, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file."""
         return _seal(FileType.TRANSACTION_LOG, logs.encode(log), level)
+
+    def _snapshot(self, data: bytes, expected: SnapshotId, where: str, *, glance: bool) -> Snapshot:
+        payload = self._open(data, FileType.SNAPSHOT, where)
+        snapshot = snapshots.decode(payload, where=where, glance=glance)
+        _check_identity(snapshot.id, expected, where)
+        return snapshot
 
     def _open(self, data: bytes, file_type: FileType, where: str) -> bytes:
         limits = self._limits

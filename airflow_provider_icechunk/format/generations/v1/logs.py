@@ -18,9 +18,11 @@ from airflow_provider_icechunk.format.transactions import (
 from airflow_provider_icechunk.format.wire.columns import batches
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
+from airflow_provider_icechunk.format.wire.vectors import Vectors
 from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
 
 IDENTIFIER = b"Ichk"
+_FEW = 8
 
 _ROOT = Shape(44, (32, 4, 8, 12, 16, 20, 24, 28))
 _NEWER = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28, 44))
@@ -72,6 +74,7 @@ def encode(log: TransactionLog, *, newer: bool = False) -> bytearray:
     for slot, ids in enumerate(sets):
         writer.blob(root + 4 + 4 * slot, b"".join(sorted(ids)), count=len(ids))
     arrays = sorted(log.updated_chunks.items())
+    ranks: dict[int, list[tuple[int, Coordinates]]] = {}
     for link, (identity, coordinates) in zip(
         writer.references(root + 28, len(arrays)), arrays, strict=True
     ):
@@ -79,13 +82,16 @@ def encode(log: TransactionLog, *, newer: bool = False) -> bytearray:
         writer.link(link)
         at = writer.table(_ARRAY_CHUNKS)
         writer.put(at + 8, identity)
-        _write_coordinates(writer, at + 4, coordinates)
+        if coordinates.ndim != 2:
+            raise InvalidInputError("chunk coordinates must have two axes: chunks and dimensions")
+        ranks.setdefault(coordinates.shape[1], []).append((at + 4, in_order(coordinates)))
+    for _, same in sorted(ranks.items()):
+        _write_coordinates(writer, [link for link, _ in same], [index for _, index in same])
     return writer.finish()
 
 
 def _ids(root: Table, slot: int) -> frozenset[NodeId]:
-    rows = root.structs(slot, f"V{NODE_ID_SIZE}", 1)
-    return frozenset(NodeId(bytes(row)) for row in rows)
+    return frozenset(map(NodeId, root.fixed_items(slot, NODE_ID_SIZE)))
 
 
 def _move(table: Table) -> Move:
@@ -115,9 +121,7 @@ def _write_moves(writer: Writer, at: int, moves: tuple[Move, ...]) -> None:
 
 def _coordinates(table: Table) -> Coordinates:
     """Coordinates of one array, put in order: nothing searches them on disk."""
-    parts = [
-        batch.coordinates(0, most=MAX_RANK) for batch in batches(table.buffer, table.offsets(1))
-    ]
+    parts = _few(table) if table.count(1) <= _FEW else _many(table)
     if not parts:
         return np.zeros((0, 0), np.uint32)
     if len({part.shape[1] for part in parts}) != 1:
@@ -126,8 +130,25 @@ def _coordinates(table: Table) -> Coordinates:
     return in_order(index)
 
 
+def _many(table: Table) -> list[Coordinates]:
+    found = batches(table.buffer, table.offsets(1))
+    return [batch.coordinates(0, most=MAX_RANK) for batch in found]
+
+
+def _few(table: Table) -> list[Coordinates]:
+    """Most commits write few chunks: then setting up array operations takes the longest."""
+    rows = [item.numbers(0, "I") for item in table.tables(1)]
+    if any(len(row) > MAX_RANK for row in rows):
+        table.buffer.fail(f"chunk coordinates have more than {MAX_RANK} numbers")
+    if len({len(row) for row in rows}) > 1:
+        table.buffer.fail("chunk coordinates of one array have different lengths")
+    return [np.array(rows, np.uint32).reshape(len(rows), -1)] if rows else []
+
+
 def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Rows sorted, each once."""
+    if len(index) < 2:
+        return index
     (keys,) = sort_keys(index)
     if bool(np.all(np.less(keys[:-1], keys[1:]))):
         return index
@@ -135,21 +156,20 @@ def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return index[first]
 
 
-def _write_coordinates(writer: Writer, link: int, coordinates: Coordinates) -> None:
-    if coordinates.ndim != 2:
-        raise InvalidInputError("chunk coordinates must have two axes: chunks and dimensions")
-    index = in_order(coordinates)
+def _write_coordinates(writer: Writer, links: list[int], parts: list[Coordinates]) -> None:
+    """Coordinates of arrays of one rank: their vectors, then the records of all together."""
+    index = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    vectors = Vectors.link(writer, links, [len(part) for part in parts])
     rows, rank = index.shape
     stride = 12 + 4 * rank
-    writer.blob(link, b"", count=rows, align=4)
-    vector = len(writer.data)
-    base = vector + 4 * rows
-    check_size(base + stride * rows)
-    at = base + stride * np.arange(rows, dtype=np.int64)
-    writer.data += (at - np.arange(vector, base, 4)).astype("<u4").tobytes()
-    records = np.zeros((rows, 3 + rank), "<u4")
+    check_size(vectors.end + stride * rows)
+    at = vectors.end + stride * np.arange(rows, dtype=np.int64)
+    words = np.empty(vectors.words, "<u4")
+    vectors.render(words, at)
+    writer.data += words.data
+    records = np.empty((rows, 3 + rank), "<u4")
     records[:, 0] = at - writer.vtable(_INDICES)
     records[:, 1] = 4
     records[:, 2] = rank
     records[:, 3:] = index
-    writer.data += records.tobytes()
+    writer.data += records.data

@@ -9,7 +9,7 @@ the two keeps Zarr metadata in eight items.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgpack
 import numpy as np
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.format.deferred import Deferred
 from airflow_provider_icechunk.format.generations.v1.metadata import decode_value, encode_value
 from airflow_provider_icechunk.format.ids import (
     NODE_ID_SIZE,
@@ -107,24 +108,30 @@ class Dialect:
 DIALECT = Dialect(lambda data, where: decode_value(data, where=where), encode_value, newer=False)
 
 
-def decode(payload: bytes, *, where: str, dialect: Dialect = DIALECT) -> Snapshot:
-    """The snapshot in a payload."""
+def decode(
+    payload: bytes, *, where: str, dialect: Dialect = DIALECT, glance: bool = False
+) -> Snapshot:
+    """The snapshot in a payload; at a `glance` its tree waits until somebody looks into it."""
     buffer = Buffer(payload, where=where)
     root = buffer.root(IDENTIFIER)
     parent = None if dialect.newer else root.fixed_or_none(1, OBJECT_ID_SIZE)
-    unreleased = root.has(7) and not dialect.newer
-    nodes = [_node(table, unreleased) for table in root.tables(2)]
-    by_path = in_order(nodes)
-    if len(by_path) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
-        buffer.fail("two nodes have the same path or the same id")
+    nodes: Mapping[str, Node]
+    files: Mapping[ManifestId, ManifestFile]
+    if glance:
+        nodes = Deferred(root.count(2), lambda: _nodes(root, dialect))
+        files = Deferred(
+            root.count(_files_slot(root, dialect)), lambda: _manifest_files(root, dialect)
+        )
+    else:
+        nodes, files = _nodes(root, dialect), _manifest_files(root, dialect)
     return Snapshot(
         id=SnapshotId(root.fixed(0, OBJECT_ID_SIZE)),
         parent_id=None if parent is None else SnapshotId(parent),
         flushed_at=root.u64(3),
         message=root.text(4),
         metadata=_metadata(root, where, dialect),
-        nodes=by_path,
-        manifest_files=_manifest_files(root, dialect),
+        nodes=nodes,
+        manifest_files=files,
     )
 
 
@@ -150,13 +157,26 @@ def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     return writer.finish()
 
 
+def _nodes(root: Table, dialect: Dialect) -> dict[str, Node]:
+    unreleased = root.has(7) and not dialect.newer
+    nodes = [_node(table, unreleased) for table in root.tables(2)]
+    by_path = in_order(nodes)
+    if len(by_path) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
+        root.buffer.fail("two nodes have the same path or the same id")
+    return by_path
+
+
 def _metadata(root: Table, where: str, dialect: Dialect) -> Metadata:
     items = root.tables(5)
     return {item.text(0): dialect.decode_value(item.blob(1), where) for item in items}
 
 
+def _files_slot(root: Table, dialect: Dialect) -> int:
+    return 7 if dialect.newer and root.has(7) else 6
+
+
 def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestFile]:
-    if dialect.newer and root.has(7):
+    if _files_slot(root, dialect) == 7:
         files = sorted(
             (ManifestId(info.fixed(0, OBJECT_ID_SIZE)), info.u64(1), info.u32(2))
             for info in root.tables(7)

@@ -41,12 +41,11 @@ class V2Codec:
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`; its parent is known to the ledger only."""
-        opened = self._open(data, FileType.SNAPSHOT, where)
-        newer = opened.spec_version == SPEC_VERSION
-        dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
-        snapshot = snapshots.decode(opened.payload, where=where, dialect=dialect)
-        _check_identity(snapshot.id, expected, where)
-        return snapshot
+        return self._snapshot(data, expected, where, glance=False)
+
+    def glance_at_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
+        """The same with a tree that is decoded when it is looked into."""
+        return self._snapshot(data, expected, where, glance=True)
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file, header included, compressed at `level`."""
@@ -73,6 +72,14 @@ class V2Codec:
         log = logs.decode(self._open(data, FileType.TRANSACTION_LOG, where).payload, where=where)
         _check_identity(log.id, expected, where)
         return log
+
+    def _snapshot(self, data: bytes, expected: SnapshotId, where: str, *, glance: bool) -> Snapshot:
+        opened = self._open(data, FileType.SNAPSHOT, where)
+        newer = opened.spec_version == SPEC_VERSION
+        dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
+        snapshot = snapshots.decode(opened.payload, where=where, dialect=dialect, glance=glance)
+        _check_identity(snapshot.id, expected, where)
+        return snapshot
 
     def encode_log(self, log: TransactionLog, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file."""
