@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from support import fixtures
 from support.arrays import GROUP, array, put
-from support.migrations import Portrait, portrait
-from support.upkeep import Clock, chunk, clone
+from support.migrations import Portrait, in_memory, portrait
+from support.upkeep import Clock, RealClock, chunk, clone
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.repository.detection import detect_generation
@@ -81,7 +82,11 @@ class Expected:
     @classmethod
     def of(cls, source: str, target: str) -> Expected:
         clock = Clock()
-        base = small(source, clock)
+        return cls.on(small(source, clock), target, clock)
+
+    @classmethod
+    def on(cls, base: MemoryStorage, target: str, clock: Clock) -> Expected:
+        source = str(detect_generation(base))
         old, done = portrait(base), clone(base, clock)
         ids = icechunk.migrate(done, target, remove_old=True, world=clock.world()).ids
         assert portrait(done) == old.renamed(ids)
@@ -119,6 +124,24 @@ def test_dying_at_any_write_leaves_the_old_or_the_new_repository(generation, to)
     expected = Expected.of(generation, to)
     left = every_write(expected.act, expected.make)
     assert {expected.check(storage) for storage in left} == {generation, to}
+
+
+@pytest.mark.long
+@fixtures.needs_fixtures
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        (name, to)
+        for name in (*fixtures.names("g2-"), *fixtures.names("g3-"))
+        for to in ("1", "2")
+        if to == "2" or name.startswith(("g2-", "g3-f1dc"))
+    ],
+)
+def test_a_fixture_survives_death_at_any_write(name, to, tmp_path):
+    base = in_memory(fixtures.unpack(name, tmp_path)[0])
+    expected = Expected.on(base, to, RealClock())
+    left = every_write(expected.act, expected.make)
+    assert {expected.check(storage) for storage in left} == {expected.source, to}
 
 
 def _keys(storage: Storage) -> set[str]:
