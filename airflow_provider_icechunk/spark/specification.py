@@ -121,7 +121,7 @@ class VirtualWrite(_Closed):
     load: tuple[str, ...] | None = None
     into: str = ""
     start: NonNegativeInt | None = None
-    checksum: Literal["etag", "modified"] = "etag"
+    checksum: Literal["auto", "etag", "modified"] = "auto"
     authorize: Annotated[tuple[str, ...], Field(min_length=1)]
     """URL prefixes that the job may read, with the credentials of its own environment; the
     repository has to declare them as virtual chunk containers."""

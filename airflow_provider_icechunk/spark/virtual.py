@@ -64,7 +64,7 @@ def ingest_virtual(
     load: Sequence[str] | None = None,
     into: str = "",
     start: int | None = None,
-    checksum: ChecksumKind = "etag",
+    checksum: ChecksumKind = "auto",
     branch: str = "main",
     prepare: Prepare | None = None,
     tasks: int | None = None,
@@ -86,7 +86,8 @@ def ingest_virtual(
         dimension. The chunks of copied variables may be as they like.
     :param into: a group for the arrays.
     :param start: where the first file begins; by default at the end of the arrays.
-    :param checksum: what tells later that a file has changed: its entity tag or its time.
+    :param checksum: what tells later that a file has changed: its entity tag or its time; by
+        default the time for local files, the tag for others.
     """
     choice = choose(variables, along=along, load=load, into=into, checksum=checksum)
     repo = opened(repository)

@@ -28,7 +28,7 @@ class Choice:
     """Variables whose values are copied; by default those that are named like their dimension."""
     into: str = ""
     """A group for everything that has no path of its own."""
-    checksum: ChecksumKind = "etag"
+    checksum: ChecksumKind = "auto"
 
     def takes(self, name: str) -> bool:
         """Whether a variable is wanted."""

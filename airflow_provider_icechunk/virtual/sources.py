@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
-ChecksumKind = Literal["etag", "modified"]
-"""What tells that a file is still the one that was referenced."""
+ChecksumKind = Literal["auto", "etag", "modified"]
+"""What tells that a file is still the one that was referenced.
+
+Official releases differ in the entity tags that they give local files, so `auto` takes the time of
+last modification for these, and the entity tag for what a server gives out.
+"""
 
 _BLOCK = 256 << 10
 _BLOCKS = 64
@@ -47,12 +51,14 @@ class Source:
     size: int
     etag: str | None
     modified: int | None
-    """Seconds since 1970."""
+    """Seconds since 1970, rounded up: official readers compare with parts of a second."""
 
-    def checksum(self, kind: ChecksumKind = "etag") -> Checksum | None:
+    def checksum(self, kind: ChecksumKind = "auto") -> Checksum | None:
         """What to keep with references into the file; the other kind if the store has no such."""
         tag = None if self.etag is None else ETag(self.etag)
         time = None if self.modified is None else LastModified(self.modified)
+        if kind == "auto":
+            kind = "modified" if self.location.startswith("file:") else "etag"
         return (tag or time) if kind == "etag" else (time or tag)
 
 
@@ -67,7 +73,7 @@ class SourceFile(io.RawIOBase):
     def __init__(self, reader: VirtualReader, source: Source) -> None:
         super().__init__()
         self._reader = reader
-        self._whole = Virtual(source.location, 0, source.size, source.checksum())
+        self._whole = Virtual(source.location, 0, source.size, source.checksum("etag"))
         self._place = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
@@ -127,7 +133,7 @@ def describe_file(grant: Grant, location: Location, url: str) -> Source:
         raise VirtualChunkError(f"cannot open {where}: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
         raise VirtualChunkError(f"{where} is not a regular file")
-    return Source(url, status.st_size, local_etag(status), int(status.st_mtime))
+    return Source(url, status.st_size, local_etag(status), -(-status.st_mtime_ns // 10**9))
 
 
 def describe_s3(client: S3Client, location: Location, url: str, retry: Retry) -> Source:

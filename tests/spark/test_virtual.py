@@ -1,6 +1,8 @@
 """Files as virtual references: what HDF5 reads is what Zarr reads, or the file says why not."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,36 @@ def test_arrays_of_references_read_as_the_files_do_also_officially(
             ),
         )
         check_equal(read(official), files, same)
+
+
+READ = """
+import sys, warnings, icechunk, zarr, numpy as np
+warnings.simplefilter("ignore")
+storage = icechunk.local_filesystem_storage(sys.argv[1])
+repository = icechunk.Repository.open(
+    storage, authorize_virtual_chunk_access=icechunk.containers_credentials({sys.argv[2]: None})
+)
+root = zarr.open_group(repository.readonly_session("main").store, mode="r")
+np.savez(sys.argv[3], **{name.replace("/", "."): root[name][...] for name in sys.argv[4:]})
+"""
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_official_icechunk_2_reads_the_references(
+    tmp_path: Path, files: list[str], generation: int
+) -> None:
+    python = os.environ.get("ICECHUNK2_PYTHON", "")
+    if not shutil.which(python):
+        pytest.skip("no interpreter with icechunk 2")
+    refer(granting(tmp_path, generation), files)
+    given = [str(tmp_path / "repository"), f"file://{tmp_path}/files/", str(tmp_path / "out.npz")]
+    subprocess.run([python, "-c", READ, *given, *NAMES], check=True, env={})
+    with np.load(tmp_path / "out.npz") as found:
+        assert np.array_equal(found["t2m"], WHOLE)
+        assert np.array_equal(found["time"], np.arange(12))
+        with h5py.File(files[0]) as first:
+            assert np.array_equal(found["quality.count"][:4], first["quality/count"])
+            assert np.array_equal(found["mask"], first["mask"])
 
 
 def test_xarray_sees_one_data_set_with_its_dimensions_and_attributes(
@@ -300,7 +332,7 @@ def test_nothing_is_read_that_no_container_covers(
         refer(closed, files)
 
 
-@pytest.mark.parametrize("checksum", ["etag", "modified"])
+@pytest.mark.parametrize("checksum", ["auto", "etag", "modified"])
 def test_a_file_that_changes_afterwards_is_not_read(
     repository: Repository, files: list[str], checksum: str
 ) -> None:

@@ -59,8 +59,9 @@ def test_a_local_file_is_described_and_its_checksum_holds(
     url = location_of(str(tmp_path / "a b.nc"))
     source = local.describe(url)
     assert (source.location, source.size) == (url, len(DATA))
-    assert isinstance(source.checksum(), ETag)
+    assert isinstance(source.checksum("etag"), ETag)
     assert isinstance(source.checksum("modified"), LastModified)
+    assert source.checksum() == source.checksum("modified")
     file = SourceFile(local, source)
     assert file.read() == DATA
     os.utime(tmp_path / "a b.nc", (4e9, 4e9))
