@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 KEY, SECRET, TOKEN = "marker-key-51", "marker-secret-52", "marker-token-53"
 BUCKET = "engine"
 REGION = "us-east-1"
+PREFIX = f"below-{uuid4().hex}"
+"""One for all tests: the repository is made once."""
 VALUES = {
     "repository": "weather", "branch": "dev", "tag": "v1", "source": "dev", "message": "m",
     "path": "x", "older_than": "30d", "snapshot_id": "1CECHNKREP0F1RSTCMT0",
@@ -35,7 +37,7 @@ class Store:
 
     def __init__(self, endpoint: str, connect: Callable[..., str]) -> None:
         self.endpoint = endpoint
-        self.prefix = f"below-{uuid4().hex}"
+        self.prefix = PREFIX
         self._connect = connect
         self.lead_to(endpoint)
 
@@ -155,7 +157,7 @@ def test_a_deferred_sensor_hands_no_secret_to_the_triggerer(
 
 def test_the_notifier_tells_no_secret(store: Store, logs: Callable[[], str]) -> None:
     session()
-    notifier = IcechunkTagNotifier(repository="weather", tag="v1")
+    notifier = IcechunkTagNotifier(repository="weather", tag="noted")
     notifier({})
     with store.denying(), pytest.raises(api.IcechunkError) as caught:
         notifier.notify({})

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 600.0
+PATIENCE = 1500.0
 """Seconds to wait for anything: the machine may be busy with other tests."""
 DONE = {"success", "failed"}
 MARK = "TEST_AIRFLOW_OF"

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.operators.maintenance import (
     IcechunkRewriteManifestsOperator,
     IcechunkVerifyOperator,
 )
+from airflow_provider_icechunk.operators.migrate import IcechunkMigrateOperator
 from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 from airflow_provider_icechunk.operators.session import (
@@ -79,5 +80,6 @@ with DAG("everything", schedule=None, catchup=False) as dag:
         IcechunkExpireSnapshotsOperator(task_id="expire", older_than="30d", **HERE),
         IcechunkGarbageCollectOperator(task_id="collect", **HERE),
         IcechunkVerifyOperator(task_id="verify", **HERE),
+        IcechunkMigrateOperator(task_id="migrate", to="2", dry_run=True, **HERE),
         IcechunkMeasureOperator(task_id="measure", **HERE),
     )  # fmt: skip
