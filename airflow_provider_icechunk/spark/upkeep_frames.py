@@ -76,7 +76,7 @@ def listed(
 ) -> DataFrame:
     """The objects of a folder, listed by executors when Spark gets to it."""
     count = len(place.shards())
-    work = partial(_list_shards, place, prefix, before)
+    work = partial(list_shards, place, prefix, before)
     return spark.range(0, count, 1, count).mapInArrow(work, OBJECTS)
 
 
@@ -123,9 +123,10 @@ def binary(ids: Ids) -> pa.Array:
     return pa.Array.from_buffers(fixed, len(ids), buffers).cast(pa.binary())
 
 
-def _list_shards(
+def list_shards(
     place: Place, prefix: str, before: int | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    """List the shards whose numbers come in; what an executor does."""
     layout = open_ledger(place.generation, place.storage).layout
     shards = place.shards()
     for batch in batches:

@@ -4,6 +4,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from support.upkeep import live_in, write
@@ -11,13 +12,15 @@ from support.upkeep import live_in, write
 from airflow_provider_icechunk.exceptions import MaintenanceError
 from airflow_provider_icechunk.repository.maintenance.collect_plan import Layer
 from airflow_provider_icechunk.repository.maintenance.findings import Code
+from airflow_provider_icechunk.repository.maintenance.idsets import to_rows
+from airflow_provider_icechunk.repository.maintenance.listing import list_objects
 from airflow_provider_icechunk.spark.upkeep import (
     SparkCollection,
     garbage_collect,
     measure,
     verify,
 )
-from airflow_provider_icechunk.spark.upkeep_frames import Place, collected, listed
+from airflow_provider_icechunk.spark.upkeep_frames import Place, list_shards
 from airflow_provider_icechunk.storage.base import Anything
 from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.zarr_store.sessions import Repository
@@ -127,19 +130,24 @@ def test_what_comes_into_use_between_plan_and_deletion_stays(
     assert set(again.list_branches()) == expected
 
 
-def test_shards_together_are_the_folder(spark: SparkSession, tmp_path: Path) -> None:
-    class Sharded(Place):
-        __slots__ = ()
+class Sharded(Place):
+    """A folder that is listed like a bucket."""
 
-        def shards(self) -> tuple[str, ...]:
-            return tuple("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+    __slots__ = ()
 
+    def shards(self) -> tuple[str, ...]:
+        return tuple("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+
+
+def test_shards_together_are_the_folder(tmp_path: Path) -> None:
     live_in(LocalStorage(tmp_path / "one"), "1")
     engine = Repository.open(LocalStorage(tmp_path / "one")).engine
-    whole = Place.of(engine)
-    parts = Sharded(whole.storage, whole.generation)
-    found = [
-        collected(listed(spark, place, "chunks/"), "chunks/", place) for place in (whole, parts)
-    ]
-    assert found[0].keys() == found[1].keys()
-    assert len(found[0]) > 10
+    place = Sharded(engine.storage, engine.generation)
+    numbers = pa.RecordBatch.from_arrays([pa.array(range(32))], names=["id"])
+    rows = pa.Table.from_batches(list_shards(place, "chunks/", None, iter([numbers])))
+    whole = list_objects(engine.storage, "chunks/")
+    assert rows["id"].to_pylist() == [row.tobytes() for row in to_rows(whole.ids)]
+    assert rows["size"].to_pylist() == whole.sizes.tolist()
+    assert rows["created"].to_pylist() == whole.created.tolist()
+    assert len(rows) > 10
+    assert len(Place.of(engine).shards()) == 1
