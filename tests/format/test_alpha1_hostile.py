@@ -164,12 +164,27 @@ def test_bad_snapshots_say_what_is_wrong(changes: dict[str, Any], reason: str) -
         snapshot(changed(**changes))
 
 
-def test_what_is_sound_but_not_served_is_unsupported() -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "not there"),
+        ({"flags": [1]}, "flags"),
+        ({"location": -1}, "row"),
+        ({"location": 1 << 32}, "row"),
+        ({"object_id": [1]}, "id"),
+    ],
+)
+def test_bad_references_to_attributes_say_what_is_wrong(
+    changes: dict[str, Any], reason: str
+) -> None:
     value = json.loads(GOOD)
-    ref = {"object_id": list(SNAPSHOT), "location": 1, "flags": []}
+    ref = {"object_id": list(SNAPSHOT), "location": 1, "flags": []} | changes
     value["nodes"]["/"]["user_attributes"] = {"Ref": ref}
-    with pytest.raises(UnsupportedError, match="never"):
+    with pytest.raises(FormatError, match=reason):
         snapshot(json.dumps(value).encode())
+
+
+def test_what_is_sound_but_not_served_is_unsupported() -> None:
     value = json.loads(GOOD)
     value["nodes"]["/group/array"]["node_data"]["Array"][0]["chunk_key_encoding"] = "Dot"
     with pytest.raises(UnsupportedError, match="dots"):

@@ -27,7 +27,6 @@ from support.alpha import (
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
-    UnsupportedError,
 )
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
@@ -186,14 +185,17 @@ def test_an_old_later_snapshot_may_not() -> None:
         CODEC.decode_snapshot(data, PARENT, where=WHERE)
 
 
-def test_attribute_files_are_unsupported() -> None:
+def test_an_attribute_file_that_is_not_there_is_missed() -> None:
     ident = [SNAPSHOT, []]
     base = [ident, None, "2025-01-30T00:00:00Z", "m", {}, [], [], {}]
     node = [[NODE, []], "/", {"Ref": [[MANIFEST, []], 0]}, "Group"]
-    for change in ({6: [[ident]]}, {7: {"/": node}}):
+    for change in ({6: [ident]}, {6: [[1]]}, {7: {"/": node}}):
         value = [change.get(at, item) for at, item in enumerate(base)]
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(FormatError):
             CODEC.decode_snapshot(file_of(value), SNAPSHOT, where=WHERE)
+    base[6] = [[ident]]
+    found = CODEC.decode_snapshot(file_of(base), SNAPSHOT, where=WHERE)
+    assert found.attribute_files == {SNAPSHOT}
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "/../a", "/a//b", "/\0"])

@@ -26,6 +26,7 @@ from airflow_provider_icechunk.format.generations.v1.layout import (
 from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32
 from airflow_provider_icechunk.format.names import MAIN, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.ledgers.attribute_store import attribute_files
 from airflow_provider_icechunk.repository.ledgers.base import (
     Behind,
     Creation,
@@ -57,10 +58,13 @@ class AlphaLedger:
     generation = Generation.ALPHA
     holds_config = False
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, threshold: int | None = None) -> None:
         self.storage = storage
-        self.codec = AlphaCodec()
         self.layout = AlphaLayout()
+        self.codec = AlphaCodec(
+            attributes=attribute_files(storage, self.layout, self.generation, threshold)
+        )
+        self._threshold = threshold
         self._known_separator: str | None = None
         self._branches = NumberedBranches(
             storage,
@@ -165,9 +169,9 @@ class AlphaLedger:
         """It can be written."""
 
     def following(self, settings: ResolvedConfig) -> AlphaLedger:
-        """Nothing here is chosen by the configuration."""
-        del settings
-        return self
+        """The same ledger with long attributes in files of their own, or not."""
+        threshold = settings.attributes_file_threshold_bytes
+        return self if threshold == self._threshold else AlphaLedger(self.storage, threshold)
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The file name of the snapshot that has `missing` as its id inside.

@@ -33,6 +33,7 @@ from airflow_provider_icechunk.format.ids import (
 )
 from airflow_provider_icechunk.format.names import MAIN, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.ledgers.attribute_store import attribute_files
 from airflow_provider_icechunk.repository.ledgers.base import (
     Behind,
     Creation,
@@ -60,11 +61,18 @@ class Alpha1Ledger:
     generation = Generation.ALPHA1
     holds_config = False
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        threshold: int | None = None,
+        spelling: Spelling | None = None,
+    ) -> None:
         self.storage = storage
-        self.spelling = _spelling(storage)
+        self.spelling = spelling or _spelling(storage)
         self.layout = Alpha1Layout(self.spelling)
-        self.codec = Alpha1Codec(fetch=self._snapshot_file)
+        attributes = attribute_files(storage, self.layout, self.generation, threshold)
+        self.codec = Alpha1Codec(fetch=self._snapshot_file, attributes=attributes)
+        self._threshold = threshold
         self._branches = NumberedBranches(storage, self._prefix, parse_state_file, decode_ref)
 
     def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
@@ -186,9 +194,11 @@ class Alpha1Ledger:
             )
 
     def following(self, settings: ResolvedConfig) -> Alpha1Ledger:
-        """Nothing here is chosen by the configuration."""
-        del settings
-        return self
+        """The same ledger with long attributes in files of their own, or not."""
+        threshold = settings.attributes_file_threshold_bytes
+        if threshold == self._threshold:
+            return self
+        return Alpha1Ledger(self.storage, threshold, self.spelling)
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The file name of the first snapshot that has `missing` as its id inside.

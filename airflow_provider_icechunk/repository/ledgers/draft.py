@@ -40,6 +40,7 @@ from airflow_provider_icechunk.format.generations.draft.state import (
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.ledgers.attribute_store import attribute_files
 from airflow_provider_icechunk.repository.ledgers.base import (
     Behind,
     Creation,
@@ -73,10 +74,14 @@ class DraftLedger:
     generation = Generation.DRAFT
     holds_config = False
 
-    def __init__(self, storage: Storage, world: World = REAL_WORLD) -> None:
+    def __init__(
+        self, storage: Storage, world: World = REAL_WORLD, threshold: int | None = None
+    ) -> None:
         self.storage = storage
         self.layout = DraftLayout()
-        self.codec = DraftCodec(entry=self._listed)
+        attributes = attribute_files(storage, self.layout, self.generation, threshold)
+        self.codec = DraftCodec(entry=self._listed, attributes=attributes)
+        self._threshold = threshold
         self._world = world
         self._entries: dict[SnapshotId, Entry] = {}
         self._newest = 0
@@ -225,9 +230,15 @@ class DraftLedger:
         self._update(lambda state: (apply(state), None))
 
     def following(self, settings: ResolvedConfig) -> DraftLedger:
-        """Nothing here is chosen by the configuration."""
-        del settings
-        return self
+        """The same ledger with long attributes in files of their own, or not."""
+        threshold = settings.attributes_file_threshold_bytes
+        if threshold == self._threshold:
+            return self
+        twin = DraftLedger(self.storage, self._world, threshold)
+        twin._newest = self._newest
+        twin._entries = self._entries
+        twin.layout.names.update(self.layout.names)
+        return twin
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
         """The state says what every file is called."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from airflow_provider_icechunk.exceptions import FormatError, Kind
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.alpha import logs, manifests, snapshots
+from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
 from airflow_provider_icechunk.format.generations.base import (
     DEFAULT_LIMITS,
     FileType,
@@ -16,7 +17,7 @@ from airflow_provider_icechunk.format.generations.base import (
     Limits,
 )
 from airflow_provider_icechunk.format.generations.v1.codec import WRITER, V1Codec
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
+from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, SnapshotId
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
 from airflow_provider_icechunk.format.wire import zstd
@@ -31,8 +32,11 @@ class AlphaCodec:
 
     generation = Generation.ALPHA
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, attributes: AttributeFiles | None = None
+    ) -> None:
         self._limits = limits
+        self._attributes = attributes or AttributeFiles()
         self._flatbuffers = V1Codec(limits)
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
@@ -40,7 +44,10 @@ class AlphaCodec:
         payload = self._payload(data, FileType.SNAPSHOT, where)
         if _is_flatbuffers(payload):
             return self._flatbuffers.decode_snapshot(data, expected, where=where)
-        return snapshots.decode_snapshot(payload, expected, where=where)
+        reading = self._attributes.reading(self._decode_attributes, limit=self._limits.other_bytes)
+        found = snapshots.decode_snapshot(payload, expected, where=where, outside=reading)
+        self._attributes.finish(expected, reading)
+        return found
 
     def embedded_id(self, data: bytes, *, where: str) -> SnapshotId | None:
         """The id inside a snapshot file; `None` where file name and id cannot differ."""
@@ -49,7 +56,16 @@ class AlphaCodec:
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
         """A whole file, header included, compressed at `level`."""
-        return _file(FileType.SNAPSHOT, snapshots.encode_snapshot(snapshot), level)
+        writing = self._attributes.writing(snapshot.id, snapshot.parent_id)
+        payload = snapshots.encode_snapshot(snapshot, writing)
+        self._attributes.finish(
+            snapshot.id,
+            writing,
+            lambda identity, rows: _file(
+                FileType.ATTRIBUTES, snapshots.encode_attributes(identity, rows), level
+            ),
+        )
+        return _file(FileType.SNAPSHOT, payload, level)
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The manifest in the file `where`; only its later shapes say an id that can be checked."""
@@ -72,6 +88,10 @@ class AlphaCodec:
     def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
         """A whole file."""
         return _file(FileType.TRANSACTION_LOG, logs.encode_log(log), level)
+
+    def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
+        payload = self._payload(data, FileType.ATTRIBUTES, where)
+        return snapshots.decode_attributes(payload, expected, where)
 
     def _payload(self, data: bytes, file_type: FileType, where: str) -> bytes:
         is_manifest = file_type is FileType.MANIFEST

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
     decode_manifest_id,
     decode_node_id,
@@ -19,7 +19,18 @@ from airflow_provider_icechunk.format.generations.alpha.scalars import (
     encode_id,
     encode_time,
 )
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.generations.attributes import (
+    AttributesRef,
+    Reading,
+    Rows,
+    Writing,
+)
+from airflow_provider_icechunk.format.ids import (
+    AttributesId,
+    ManifestId,
+    SnapshotId,
+    encode_base32,
+)
 from airflow_provider_icechunk.format.names import check_node_path
 from airflow_provider_icechunk.format.references import Extents
 from airflow_provider_icechunk.format.snapshot import (
@@ -55,7 +66,6 @@ from airflow_provider_icechunk.format.zarr_metadata import rebuild_document, spl
 _FIRST, _SECOND, _LAST = 11, 9, 8
 """Items of the snapshot record in the three shapes."""
 _NIL = b"\xc0"
-_EMPTY_ARRAY = b"\x90"
 _SINGLE_FLOATS = ("Float16", "Float32", "Complex64")
 
 
@@ -69,17 +79,23 @@ class _Record:
     message: str
     metadata: Metadata
     manifest_files: tuple[ManifestFile, ...]
+    attribute_files: frozenset[AttributesId]
     nodes: Value
     may_be_misnamed: bool
     """Early writers stored the first snapshot under another id than the one inside."""
 
 
-def decode_snapshot(payload: bytes | memoryview, expected: SnapshotId, *, where: str) -> Snapshot:
-    """The snapshot in an unpacked payload; it gets the id of its file name."""
+def decode_snapshot(
+    payload: bytes | memoryview, expected: SnapshotId, *, where: str, outside: Reading
+) -> Snapshot:
+    """The snapshot in an unpacked payload; it gets the id of its file name.
+
+    `outside` has the attributes that are in files of their own.
+    """
     record = _read_record(payload, where)
     if record.id != expected and not record.may_be_misnamed:
         raise FormatError(f"{where}: says it is snapshot {encode_base32(record.id)}")
-    nodes = _read_nodes(record.nodes, where)
+    nodes = _read_nodes(record.nodes, where, outside)
     return Snapshot(
         id=expected,
         parent_id=record.parent,
@@ -88,6 +104,7 @@ def decode_snapshot(payload: bytes | memoryview, expected: SnapshotId, *, where:
         metadata=record.metadata,
         nodes=in_order(nodes),
         manifest_files=_all_manifests(record.manifest_files, nodes),
+        attribute_files=record.attribute_files | outside.files,
     )
 
 
@@ -96,13 +113,14 @@ def embedded_id(payload: bytes | memoryview, *, where: str) -> SnapshotId:
     return _read_record(payload, where).id
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """A payload in the last shape."""
+def encode_snapshot(snapshot: Snapshot, outside: Writing) -> bytes:
+    """A payload in the last shape; `outside` says which attributes go to files of their own."""
     nodes = sorted(snapshot.nodes.values(), key=lambda node: _by_component(node.path))
     files = [
         pack_array([encode_id(file.id), pack(file.size_bytes), pack(file.num_chunk_refs)])
         for file in snapshot.manifest_files.values()
     ]
+    packed = pack_map([(pack(node.path), _pack_node(node, outside)) for node in nodes])
     return pack_array(
         [
             encode_id(snapshot.id),
@@ -111,8 +129,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             pack(snapshot.message),
             pack(dict(snapshot.metadata)),
             pack_array(files),
-            _EMPTY_ARRAY,
-            pack_map([(pack(node.path), _pack_node(node)) for node in nodes]),
+            pack_array([pack_array([encode_id(file)]) for file in outside.files]),
+            packed,
         ]
     )
 
@@ -127,7 +145,6 @@ def _read_record(payload: bytes | memoryview, where: str) -> _Record:
 
 def _read_last(record: Array, where: str) -> _Record:
     identity, parent, flushed_at, message, metadata, files, attribute_files, nodes = record
-    _refuse_attribute_files(attribute_files, where)
     return _Record(
         id=decode_snapshot_id(identity, where=where),
         parent=None if parent is None else decode_snapshot_id(parent, where=where),
@@ -135,6 +152,7 @@ def _read_last(record: Array, where: str) -> _Record:
         message=as_text(message, "the message", where=where),
         metadata=_metadata(metadata, where),
         manifest_files=_read_files(files, where, sized=True),
+        attribute_files=_attribute_files(attribute_files, where),
         nodes=nodes,
         may_be_misnamed=False,
     )
@@ -142,7 +160,6 @@ def _read_last(record: Array, where: str) -> _Record:
 
 def _read_with_history(record: Array, where: str, *, first_shape: bool) -> _Record:
     files, attribute_files, _total, _short_term, history, own, _started_at, metadata, nodes = record
-    _refuse_attribute_files(attribute_files, where)
     ancestors = as_array(history, "the history", where=where)
     identity, flushed_at, message = as_array(own, "the metadata", where=where, sizes=(3,))
     parent = None
@@ -156,16 +173,19 @@ def _read_with_history(record: Array, where: str, *, first_shape: bool) -> _Reco
         message=as_text(message, "the message", where=where),
         metadata=_metadata(metadata, where),
         manifest_files=_read_files(files, where, sized=False),
+        attribute_files=_attribute_files(attribute_files, where),
         nodes=nodes,
         may_be_misnamed=first_shape and parent is None,
     )
 
 
-def _refuse_attribute_files(value: Value, where: str) -> None:
-    if as_array(value, "the list of attribute files", where=where):
-        raise UnsupportedError(
-            f"{where}: uses attribute files, which no released version ever wrote"
-        )
+def _attribute_files(value: Value, where: str) -> frozenset[AttributesId]:
+    what = "the list of attribute files"
+    files = [
+        as_array(item, "an attribute file", where=where, sizes=(1,))
+        for item in as_array(value, what, where=where)
+    ]
+    return frozenset(AttributesId(decode_manifest_id(file[0], where=where)) for file in files)
 
 
 def _metadata(value: Value, where: str) -> Metadata:
@@ -204,12 +224,12 @@ def _all_manifests(
     return {identity: files[identity] for identity in sorted(files)}
 
 
-def _read_nodes(value: Value, where: str) -> list[Node]:
+def _read_nodes(value: Value, where: str, outside: Reading) -> list[Node]:
     nodes = as_members(value, "the nodes", where=where)
-    return [_read_node(path, node, where) for path, node in nodes.items()]
+    return [_read_node(path, node, where, outside) for path, node in nodes.items()]
 
 
-def _read_node(path: str, value: Value, where: str) -> Node:
+def _read_node(path: str, value: Value, where: str, outside: Reading) -> Node:
     identity, own_path, attributes, data = as_array(value, "a node", where=where, sizes=(4,))
     try:
         check_node_path(path)
@@ -218,26 +238,28 @@ def _read_node(path: str, value: Value, where: str) -> Node:
     if own_path != path or not path:
         raise FormatError(f"{where}: the node at {path!r} says it is elsewhere")
     kind, content = as_variant(data, f"the data of node {path!r}", where=where)
-    inline = _read_attributes(attributes, where)
+    found = _read_attributes(attributes, where, outside)
     if kind == "Group" and content is None:
         array, zarr = None, None
     elif kind == "Array":
         array, zarr = _read_array(content, where)
     else:
         raise FormatError(f"{where}: node {path!r} is neither a group nor an array")
-    document = rebuild_document(zarr, inline, where=f"{where}, node {path!r}")
+    document = rebuild_document(zarr, found, where=f"{where}, node {path!r}")
     return Node(decode_node_id(identity, where=where), path, document, array)
 
 
-def _read_attributes(value: Value, where: str) -> dict[str, Any] | None:
+def _read_attributes(value: Value, where: str, outside: Reading) -> dict[str, Any] | None:
     if value is None:
         return None
     kind, content = as_variant(value, "the attributes of a node", where=where)
     if kind == "Ref":
-        raise UnsupportedError(
-            f"{where}: keeps the attributes of a node in a file of their own, "
-            "which no released version ever wrote"
+        file, row = as_array(content, "a reference to attributes", where=where, sizes=(2,))
+        ref = AttributesRef(
+            AttributesId(decode_manifest_id(file, where=where)),
+            as_number(row, "the row of attributes", where=where, most=(1 << 32) - 1),
         )
+        return outside.resolve(ref, where=where)
     if kind != "Inline":
         raise FormatError(f"{where}: the attributes of a node are neither inline nor a reference")
     members = as_members(content, "the attributes of a node", where=where)
@@ -288,7 +310,27 @@ def _by_component(path: str) -> list[bytes]:
     return [part for part in path.encode().split(b"/") if part]
 
 
-def _pack_node(node: Node) -> bytes:
+def encode_attributes(identity: AttributesId, rows: Rows) -> bytes:
+    """The payload of an attributes file."""
+    return pack_array([encode_id(identity), pack_array([pack(row) for row in rows])])
+
+
+def decode_attributes(payload: bytes | memoryview, expected: AttributesId, where: str) -> Rows:
+    """The rows of an attributes file."""
+    value = unpack(payload, where=where)
+    identity, rows = as_array(value, "the attributes file", where=where, sizes=(2,))
+    if AttributesId(decode_manifest_id(identity, where=where)) != expected:
+        raise FormatError(f"{where}: says it is another file")
+    members = [
+        as_members(row, "a row", where=where) for row in as_array(rows, "the rows", where=where)
+    ]
+    return tuple(
+        {name: as_json(item, "an attribute", where=where) for name, item in row.items()}
+        for row in members
+    )
+
+
+def _pack_node(node: Node, outside: Writing) -> bytes:
     zarr, attributes = split_document(node.user_data)
     if (zarr is None) != (node.array is None):
         raise InvalidInputError(f"node {node.path!r} and its `zarr.json` are of different kinds")
@@ -297,8 +339,18 @@ def _pack_node(node: Node) -> bytes:
     else:
         refs = pack_array([_pack_manifest_ref(ref, node.array) for ref in node.array.manifests])
         data = pack_variant("Array", pack_array([_pack_zarr(zarr), refs]))
-    inline = _NIL if attributes is None else pack_variant("Inline", pack(attributes))
-    return pack_array([encode_id(node.id), pack(node.path), inline, data])
+    return pack_array(
+        [encode_id(node.id), pack(node.path), _pack_attributes(attributes, outside), data]
+    )
+
+
+def _pack_attributes(attributes: dict[str, Any] | None, outside: Writing) -> bytes:
+    if attributes is None:
+        return _NIL
+    ref = outside.place(attributes)
+    if ref is None:
+        return pack_variant("Inline", pack(attributes))
+    return pack_variant("Ref", pack_array([encode_id(ref.file), pack(ref.row)]))
 
 
 def _pack_zarr(zarr: tuple[Any, ...]) -> bytes:

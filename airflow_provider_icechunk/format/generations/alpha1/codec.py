@@ -8,8 +8,14 @@ from dataclasses import replace
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.generations.alpha1 import development, manifests, snapshots
 from airflow_provider_icechunk.format.generations.alpha1.snapshots import Past
+from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.ids import (
+    AttributesId,
+    ManifestId,
+    SnapshotId,
+    encode_base32,
+)
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
@@ -31,8 +37,10 @@ class Alpha1Codec:
         self,
         limits: Limits = DEFAULT_LIMITS,
         fetch: Callable[[SnapshotId], bytes | None] = lambda _: None,
+        attributes: AttributeFiles | None = None,
     ) -> None:
         self._limits = limits
+        self._attributes = attributes or AttributeFiles()
         self._fetch = fetch
         self._pasts: dict[SnapshotId, Past] = {}
 
@@ -42,12 +50,15 @@ class Alpha1Codec:
         Early software stored first snapshots under another id than the one inside; such a file gets
         the id of its name.
         """
-        snapshot, past = snapshots.read_snapshot(self._snapshot(data, where), where=where)
+        document, limit = self._snapshot(data, where), self._limits.other_bytes
+        reading = self._attributes.reading(self._decode_attributes, limit=limit)
+        snapshot, past = snapshots.read_snapshot(document, where=where, outside=reading)
         if snapshot.id != expected:
             misnamed = development.is_message_pack(data) and snapshot.parent_id is None
             if not misnamed:
                 raise FormatError(f"{where}: says it is snapshot {encode_base32(snapshot.id)}")
         self._remember(expected, past)
+        self._attributes.finish(expected, reading)
         return replace(snapshot, id=expected)
 
     def embedded_id(self, data: bytes, *, where: str) -> SnapshotId:
@@ -59,7 +70,9 @@ class Alpha1Codec:
         del level
         parent = None if snapshot.parent_id is None else self._past(snapshot.parent_id)
         past = snapshots.past_of(snapshot, parent)
-        data = js.dump(snapshots.write_snapshot(snapshot, past), "the snapshot")
+        writing = self._attributes.writing(snapshot.id, snapshot.parent_id)
+        data = js.dump(snapshots.write_snapshot(snapshot, past, writing), "the snapshot")
+        self._attributes.finish(snapshot.id, writing, _encode_attributes)
         self._remember(snapshot.id, past)
         return data
 
@@ -95,6 +108,10 @@ class Alpha1Codec:
         """Refuse checksums of virtual chunks."""
         manifests.check_references(refs)
 
+    def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
+        document = js.parse(data, where=where, limit=self._limits.other_bytes)
+        return snapshots.read_attributes(document, expected, where)
+
     def _snapshot(self, data: bytes, where: str) -> object:
         if development.is_message_pack(data):
             self._check_size(data, self._limits.other_bytes, where)
@@ -122,3 +139,7 @@ class Alpha1Codec:
         if len(self._pasts) >= _REMEMBERED:
             self._pasts.clear()
         self._pasts[identity] = past
+
+
+def _encode_attributes(identity: AttributesId, rows: Rows) -> bytes:
+    return js.dump(snapshots.write_attributes(identity, rows), "the attributes")

@@ -13,7 +13,6 @@ from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
-    UnsupportedError,
 )
 from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
 from airflow_provider_icechunk.format.generations.alpha1.layout import decode_id
@@ -21,8 +20,16 @@ from airflow_provider_icechunk.format.generations.alpha1.zarr_documents import (
     from_zarr_json,
     to_zarr_json,
 )
+from airflow_provider_icechunk.format.generations.attributes import (
+    AttributesRef,
+    Reading,
+    Rows,
+    Writing,
+    checked_rows,
+)
 from airflow_provider_icechunk.format.ids import (
     NODE_ID_SIZE,
+    AttributesId,
     ManifestId,
     NodeId,
     SnapshotId,
@@ -88,11 +95,11 @@ def past_of(snapshot: Snapshot, parent: Past | None) -> Past:
     return Past(own) if parent is None else parent.next(own)
 
 
-def write_snapshot(snapshot: Snapshot, past: Past) -> dict[str, Any]:
-    """The document of a snapshot."""
+def write_snapshot(snapshot: Snapshot, past: Past, outside: Writing) -> dict[str, Any]:
+    """The document of a snapshot; `outside` says which attributes go to files of their own."""
     return {
         "metadata": _write_ancestor(past.own),
-        "nodes": {path: _write_node(node) for path, node in snapshot.nodes.items()},
+        "nodes": {path: _write_node(node, outside) for path, node in snapshot.nodes.items()},
         "properties": dict(snapshot.metadata),
         "short_term_history": [_write_ancestor(one) for one in past.history],
         "short_term_parents": len(past.history),
@@ -101,13 +108,16 @@ def write_snapshot(snapshot: Snapshot, past: Past) -> dict[str, Any]:
     }
 
 
-def read_snapshot(document: object, *, where: str) -> tuple[Snapshot, Past]:
-    """The snapshot in a document and its past, everything checked."""
+def read_snapshot(document: object, *, where: str, outside: Reading) -> tuple[Snapshot, Past]:
+    """The snapshot in a document and its past, everything checked.
+
+    `outside` has the attributes that are in files of their own.
+    """
     fields = js.as_object(document, "the snapshot", where=where, required=_REQUIRED)
     _check_depth(fields, where)
     past = _read_past(fields, where)
     nodes = [
-        _read_node(path, node, where)
+        _read_node(path, node, where, outside)
         for path, node in js.as_object(fields["nodes"], "the nodes", where=where).items()
     ]
     if len({node.id for node in nodes}) != len(nodes):
@@ -121,6 +131,7 @@ def read_snapshot(document: object, *, where: str) -> tuple[Snapshot, Past]:
         metadata=dict(js.as_object(fields["properties"], "the properties", where=where)),
         nodes=in_order(nodes),
         manifest_files={identity: ManifestFile(identity, 0, 0) for identity in sorted(used)},
+        attribute_files=outside.files,
     )
     return snapshot, past
 
@@ -133,7 +144,20 @@ def read_past(document: object, *, where: str) -> Past:
 
 def check_node(node: Node) -> None:
     """Refuse a node that the documents have no place for."""
-    js.dump(_write_node(node), f"node {node.path!r}")
+    js.dump(_write_node(node, Writing(None, {}, None)), f"node {node.path!r}")
+
+
+def write_attributes(identity: AttributesId, rows: Rows) -> dict[str, Any]:
+    """The document of an attributes file."""
+    return {"id": list(identity), "attributes": list(rows)}
+
+
+def read_attributes(document: object, expected: AttributesId, where: str) -> Rows:
+    """The rows of an attributes file."""
+    fields = js.as_object(document, "the file", where=where, required=["id", "attributes"])
+    if decode_id(fields["id"], where=where) != expected:
+        raise FormatError(f"{where}: says it is another file")
+    return checked_rows(js.as_list(fields["attributes"], "the rows", where=where), where=where)
 
 
 def _check_depth(fields: js.Object, where: str) -> None:
@@ -173,7 +197,7 @@ def _read_ancestor(value: object, where: str) -> Ancestor:
     )
 
 
-def _write_node(node: Node) -> dict[str, Any]:
+def _write_node(node: Node, outside: Writing) -> dict[str, Any]:
     zarr, attributes = from_zarr_json(node.user_data)
     if (zarr is None) != (node.array is None):
         raise InvalidInputError(f"node {node.path!r} and its `zarr.json` are of different kinds")
@@ -185,8 +209,17 @@ def _write_node(node: Node) -> dict[str, Any]:
         "id": node_number(node.id),
         "path": node.path,
         "node_data": data,
-        "user_attributes": None if attributes is None else {"Inline": attributes},
+        "user_attributes": _write_attributes(attributes, outside),
     }
+
+
+def _write_attributes(attributes: dict[str, Any] | None, outside: Writing) -> Any:
+    if attributes is None:
+        return None
+    ref = outside.place(attributes)
+    if ref is None:
+        return {"Inline": attributes}
+    return {"Ref": {"object_id": list(ref.file), "location": ref.row, "flags": []}}
 
 
 def node_number(identity: NodeId) -> int:
@@ -207,7 +240,7 @@ def read_node_id(value: object, *, where: str) -> NodeId:
     return NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
 
 
-def _read_node(path: str, value: object, where: str) -> Node:
+def _read_node(path: str, value: object, where: str, outside: Reading) -> Node:
     fields = js.as_object(value, "a node", where=where, required=["id", "path", "node_data"])
     try:
         check_node_path(path)
@@ -222,20 +255,23 @@ def _read_node(path: str, value: object, where: str) -> Node:
         zarr, array = _read_array(content, where)
     elif kind != "Group" or content is not None:
         raise FormatError(f"{where}: node {path[:200]!r} is neither a group nor an array")
-    attributes = _read_attributes(fields.get("user_attributes"), where)
+    attributes = _read_attributes(fields.get("user_attributes"), where, outside)
     document = to_zarr_json(zarr, attributes, where=f"{where}, node {path[:200]!r}")
     return Node(read_node_id(fields["id"], where=where), path, document, array)
 
 
-def _read_attributes(value: object, where: str) -> js.Object | None:
+def _read_attributes(value: object, where: str, outside: Reading) -> js.Object | None:
     if value is None:
         return None
     kind, content = js.as_variant(value, "the attributes of a node", where=where)
     if kind == "Ref":
-        raise UnsupportedError(
-            f"{where}: keeps the attributes of a node in a file of their own, which was never "
-            "implemented"
-        )
+        required = ("object_id", "location", "flags")
+        ref = js.as_object(content, "a reference to attributes", where=where, required=required)
+        if ref["flags"] != []:
+            raise FormatError(f"{where}: a reference to attributes has flags")
+        file = AttributesId(decode_id(ref["object_id"], where=where))
+        row = js.as_number(ref["location"], "the row of attributes", where=where, most=_U32)
+        return outside.resolve(AttributesRef(file, row), where=where)
     if kind != "Inline":
         raise FormatError(f"{where}: the attributes of a node are neither inline nor a reference")
     return js.as_object(content, "the attributes of a node", where=where)

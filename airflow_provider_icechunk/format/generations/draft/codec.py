@@ -6,9 +6,10 @@ from collections.abc import Callable
 from types import ModuleType
 
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
+from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
 from airflow_provider_icechunk.format.generations.draft.state import Entry
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import (
     Manifest,
@@ -35,15 +36,19 @@ class DraftCodec:
         self,
         limits: Limits = DEFAULT_LIMITS,
         entry: Callable[[SnapshotId, bool], Entry | None] = lambda _identity, _again: None,
+        attributes: AttributeFiles | None = None,
     ) -> None:
         self._limits = limits
+        self._attributes = attributes or AttributeFiles()
         self._entry = entry
         self._rows: dict[tuple[ManifestId, NodeId], int] = {}
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`, with what the state says of it."""
         limit = self._limits.other_bytes
-        structure = _structures().decode_structure(data, where=where, limit=limit)
+        reading = self._attributes.reading(self._decode_attributes, limit=limit)
+        structure = _structures().decode_structure(data, where=where, limit=limit, outside=reading)
+        self._attributes.finish(expected, reading)
         facts, entry = structure.facts, self._entry(expected, structure.facts is None)
         if facts is not None and facts.id != expected:
             raise FormatError(f"{where}: says it is snapshot {facts.id.hex()}")
@@ -63,6 +68,7 @@ class DraftCodec:
                 metadata=entry.metadata,
                 nodes=in_order(nodes),
                 manifest_files=files,
+                attribute_files=reading.files,
             )
         if facts is None:
             raise FormatError(f"{where}: neither the file nor the state says which snapshot it is")
@@ -74,14 +80,25 @@ class DraftCodec:
             metadata=facts.metadata,
             nodes=in_order(nodes),
             manifest_files=files,
+            attribute_files=reading.files,
         )
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
         """A whole structure file."""
+        writing = self._attributes.writing(snapshot.id, snapshot.parent_id)
         data: bytes = _structures().encode_structure(
-            snapshot, lambda place: self._rows.get(place, 0), level=level
+            snapshot, lambda place: self._rows.get(place, 0), writing, level=level
+        )
+        self._attributes.finish(
+            snapshot.id, writing, lambda _, rows: _structures().encode_attributes(rows, level=level)
         )
         return data
+
+    def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
+        del expected
+        limit = self._limits.other_bytes
+        rows: Rows = _structures().decode_attributes(data, where=where, limit=limit)
+        return rows
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The inventory in the file `where`; the file says no id that could be checked."""

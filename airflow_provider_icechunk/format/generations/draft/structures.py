@@ -6,6 +6,7 @@ note of the Parquet footer, so that a snapshot that no state lists yet can be re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,13 @@ from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
-    UnsupportedError,
+)
+from airflow_provider_icechunk.format.generations.attributes import (
+    AttributesRef,
+    Reading,
+    Rows,
+    Writing,
+    checked_rows,
 )
 from airflow_provider_icechunk.format.generations.draft.documents import (
     TOP,
@@ -28,6 +35,7 @@ from airflow_provider_icechunk.format.generations.draft.layout import (
     parse_inventory_name,
 )
 from airflow_provider_icechunk.format.generations.draft.tables import (
+    ATTRIBUTES,
     STRUCTURE,
     broken,
     read_table,
@@ -36,6 +44,7 @@ from airflow_provider_icechunk.format.generations.draft.tables import (
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     NODE_ID_SIZE,
+    AttributesId,
     ManifestId,
     NodeId,
     SnapshotId,
@@ -50,7 +59,7 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
 )
 from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument
+from airflow_provider_icechunk.format.zarr_metadata import MAX_DOCUMENT, ArrayDocument
 
 _NOTE = "icechunk.snapshot"
 _NOTE_LIMIT = 64 << 20
@@ -81,9 +90,11 @@ class Structure:
     """Where the references of an array start in an inventory, if not at its first row."""
 
 
-def encode_structure(snapshot: Snapshot, row_of: Callable[[Place], int], *, level: int) -> bytes:
-    """A whole file."""
-    rows = [_row(node, row_of) for node in snapshot.nodes.values()]
+def encode_structure(
+    snapshot: Snapshot, row_of: Callable[[Place], int], outside: Writing, *, level: int
+) -> bytes:
+    """A whole file; `outside` says which attributes go to files of their own."""
+    rows = [_row(node, row_of, outside) for node in snapshot.nodes.values()]
     try:
         table = pa.Table.from_pylist(rows, schema=STRUCTURE)
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
@@ -98,15 +109,15 @@ def encode_structure(snapshot: Snapshot, row_of: Callable[[Place], int], *, leve
     return write_table(table, {_NOTE: js.dump(note, "the snapshot").decode()}, level=level)
 
 
-def decode_structure(data: bytes, *, where: str, limit: int) -> Structure:
-    """The nodes of a file, everything checked."""
+def decode_structure(data: bytes, *, where: str, limit: int, outside: Reading) -> Structure:
+    """The nodes of a file, everything checked; `outside` has attributes that are in other files."""
     table, notes = read_table(data, STRUCTURE, where=where, limit=limit)
     try:
         records = table.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
         raise broken(where, error) from None
     rows: dict[Place, int] = {}
-    nodes = [_read_row(record, rows, where) for record in records]
+    nodes = [_read_row(record, rows, where, outside) for record in records]
     if len({node.path for node in nodes}) != len(nodes):
         raise FormatError(f"{where}: two nodes have the same path")
     if len({node.id for node in nodes}) != len(nodes):
@@ -116,7 +127,26 @@ def decode_structure(data: bytes, *, where: str, limit: int) -> Structure:
 
 def check_node(node: Node) -> None:
     """Refuse a node that a row has no place for."""
-    _row(node, lambda _: 0)
+    _row(node, lambda _: 0, Writing(None, {}, None))
+
+
+def encode_attributes(rows: Rows, *, level: int) -> bytes:
+    """A whole attributes file: one row of JSON for each node."""
+    texts = [js.dump(row, "the attributes") for row in rows]
+    return write_table(pa.table({"attrs": texts}, schema=ATTRIBUTES), {}, level=level)
+
+
+def decode_attributes(data: bytes, *, where: str, limit: int) -> Rows:
+    """The rows of an attributes file."""
+    table, _ = read_table(data, ATTRIBUTES, where=where, limit=limit)
+    try:
+        texts = table.column("attrs").to_pylist()
+    except (pa.ArrowException, ValueError, KeyError, OverflowError, MemoryError) as error:
+        raise broken(where, error) from None
+    if not all(isinstance(text, bytes) for text in texts):
+        raise FormatError(f"{where}: attributes are not binary")
+    rows = [js.parse(text, where=where, limit=MAX_DOCUMENT) for text in texts]
+    return checked_rows(rows, where=where)
 
 
 def node_number(identity: NodeId) -> int:
@@ -131,18 +161,21 @@ def node_number(identity: NodeId) -> int:
     return number
 
 
-def _row(node: Node, row_of: Callable[[Place], int]) -> dict[str, Any]:
+def _row(node: Node, row_of: Callable[[Place], int], outside: Writing) -> dict[str, Any]:
     metadata, attributes = from_zarr_json(node.user_data)
     if (metadata is None) != (node.array is None):
         raise InvalidInputError(f"node {node.path!r} and its `zarr.json` are of different kinds")
     array = node.array
+    ref = None if attributes is None else outside.place(json.loads(attributes))
     return {
         "id": node_number(node.id),
         "type": "group" if array is None else "array",
         "path": node.path,
         "array_metadata": metadata,
-        "inline_attrs": attributes,
-        "attrs_reference": None,
+        "inline_attrs": attributes if ref is None else None,
+        "attrs_reference": None
+        if ref is None
+        else {"attrs_file": parquet_name(ref.file), "row": ref.row, "flags": None},
         "inventories": None
         if array is None
         else [_inventory(ref, node.id, array, row_of) for ref in array.manifests],
@@ -164,7 +197,7 @@ def _inventory(
     }
 
 
-def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str) -> Node:
+def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str, outside: Reading) -> Node:
     number = js.as_number(record["id"], "the id of a node", where=where, most=_U32)
     identity = NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
     path = js.as_text(record["path"], "the path of a node", where=where)
@@ -172,13 +205,14 @@ def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str) -> Nod
         check_node_path(path)
     except InvalidInputError as error:
         raise FormatError(f"{where}: {error.message}") from None
+    attributes = record.get("inline_attrs")
     if record.get("attrs_reference") is not None:
-        raise UnsupportedError(f"{where}: attributes in files of their own were never specified")
+        attributes = _outside_attributes(record["attrs_reference"], outside, where)
     kind, metadata = record["type"], record.get("array_metadata")
     if kind not in ("array", "group") or (kind == "array") != (metadata is not None):
         raise FormatError(f"{where}: node {path[:200]!r} is neither a group nor an array")
     here = f"{where}, node {path[:200]!r}"
-    document, facts = to_zarr_json(metadata, record.get("inline_attrs"), where=here)
+    document, facts = to_zarr_json(metadata, attributes, where=here)
     if not isinstance(facts, ArrayDocument):
         return Node(identity, path, document)
     refs = []
@@ -189,6 +223,17 @@ def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str) -> Nod
             rows[ref.id, identity] = row
     sides = tuple(map(Dimension, facts.shape, facts.chunk_shape))
     return Node(identity, path, document, ArrayData(sides, facts.dimension_names, tuple(refs)))
+
+
+def _outside_attributes(value: object, outside: Reading, where: str) -> bytes:
+    required = ("attrs_file", "row")
+    fields = js.as_object(value, "a reference to attributes", where=where, required=required)
+    if fields.get("flags"):
+        raise FormatError(f"{where}: a reference to attributes has flags")
+    name = js.as_text(fields["attrs_file"], "the file of attributes", where=where)
+    row = js.as_number(fields["row"], "the row of attributes", where=where, most=_U32)
+    file = AttributesId(parse_inventory_name(name, where=where))
+    return js.dump(outside.resolve(AttributesRef(file, row), where=where), "the attributes")
 
 
 def _read_inventory(value: object, ndim: int, where: str) -> tuple[ManifestRef, int]:

@@ -80,6 +80,8 @@ STRUCTURE = pa.schema(
         pa.field("inventories", pa.list_(_INVENTORY)),
     ]
 )
+ATTRIBUTES = pa.schema([_required("attrs", pa.binary())])
+"""This project's choice: the sketch has the folder and references to rows, but no schema."""
 INVENTORY = pa.schema(
     [
         _required("id", pa.uint32()),
