@@ -252,6 +252,19 @@ class Airflow:
         path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
         self.ask("PATCH", path, {"new_state": "failed"})
 
+    def answer(self, dag: str, run: str, task: str, option: str) -> None:
+        """Wait until a task asks a person, and answer."""
+        path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
+
+        def asked() -> bool:
+            state = self.ask("GET", path)["state"]
+            assert state not in {"failed", "skipped", "upstream_failed"}, self.explain(dag, run)
+            return state in {"awaiting_input", "deferred"}
+
+        until(asked, f"{task} to ask")
+        body = {"chosen_options": [option], "params_input": {}}
+        self.ask("PATCH", f"{path}/-1/hitlDetails", body)
+
     def explain(self, dag: str, run: str) -> str:
         """The states of a run's tasks and the ends of their logs, for a test that failed."""
         path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances"

@@ -10,7 +10,15 @@ from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
 from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, IcechunkTagSensor
 from airflow_provider_icechunk.triggers.branch import IcechunkBranchTrigger
 
-WAIT = {"repository": "watched", "deferrable": True, "poke_interval": 1, "timeout": 900}
+# A connection in Airflow's tables, which the triggerer has to ask for.
+STORED = {"icechunk_conn_id": "icechunk_stored"}
+WAIT = {
+    **STORED,
+    "repository": "watched",
+    "deferrable": True,
+    "poke_interval": 1,
+    "timeout": 900,
+}
 
 with DAG("waiting", schedule=None, catchup=False, params={"since": ""}):
     IcechunkBranchSensor(
@@ -30,6 +38,7 @@ COMMITS = Asset(
                 start_from="beginning",
                 poll_interval=1,
                 watcher_id="followed_main",
+                **STORED,
             ),
         )
     ],
@@ -53,6 +62,6 @@ with DAG(
     schedule=None,
     catchup=False,
     params={"tag": "none"},
-    on_success_callback=IcechunkTagNotifier(repository="tagged", tag="{{ params.tag }}"),
+    on_success_callback=IcechunkTagNotifier(repository="tagged", tag="{{ params.tag }}", **STORED),
 ):
     IcechunkCreateRepositoryOperator(task_id="create", repository="tagged")
