@@ -8,14 +8,17 @@ when it is read.
 The repository declares from where it may refer to chunks, and whoever reads has to allow that place
 again: a stored address alone opens nothing.
 
-Needs two connections, `icechunk_default` and `spark_default`, and files in the folder that the
-variable `ICECHUNK_ARCHIVE` of the environment names.
+Needs two connections, `icechunk_default` and `spark_default`, and `h5py` where Spark runs. The
+files are in the folder that the variable `ICECHUNK_ARCHIVE` of the environment names; an empty one
+gets three small files, for which Xarray and `h5netcdf` are needed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Param, task
@@ -25,7 +28,7 @@ from airflow_provider_icechunk.operators.repository import IcechunkCreateReposit
 from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 
 REPOSITORY = "{{ params.repository }}"
-ARCHIVE = os.environ.get("ICECHUNK_ARCHIVE", "/data/archive")
+ARCHIVE = os.environ.get("ICECHUNK_ARCHIVE") or f"{tempfile.gettempdir()}/icechunk-archive"
 PREFIX = f"file://{ARCHIVE}/"
 
 with DAG(
@@ -39,6 +42,26 @@ with DAG(
     },
     doc_md=__doc__,
 ) as dag:
+
+    @task
+    def find_files(pattern: str) -> int:
+        """Count the files; where there are none, make some."""
+        import numpy as np
+        import xarray
+
+        folder = Path(ARCHIVE)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(folder.glob(pattern)):
+            values = np.random.default_rng(1).random((3, 2, 6, 8))
+            for number, days in enumerate(values):
+                field = xarray.DataArray(days, dims=("time", "y", "x"), name="field")
+                field.assign_coords(time=[2 * number, 2 * number + 1]).to_netcdf(
+                    folder / f"{number}.nc",
+                    engine="h5netcdf",
+                    encoding={"field": {"chunksizes": days.shape}},
+                )
+        return len(list(folder.glob(pattern)))
+
     # [START virtual]
     create_repository = IcechunkCreateRepositoryOperator(
         task_id="create_repository",
@@ -81,4 +104,5 @@ with DAG(
         return shapes
 
     # [END virtual]
-    create_repository >> refer >> look(REPOSITORY)
+    found = find_files("{{ params.files }}")
+    found >> create_repository >> refer >> look(REPOSITORY)

@@ -22,7 +22,7 @@ from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 
 REPOSITORY = "{{ params.repository }}"
-STAGING = "staging-{{ ts_nodash }}"
+STAGING = "staging-{{ dag_run.run_after.strftime('%Y%m%dT%H%M%S%f') }}"
 PUBLISHED = Asset(name="audited_field", uri="icechunk://example/audited?branch=main")
 
 with DAG(

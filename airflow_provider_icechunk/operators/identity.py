@@ -18,15 +18,17 @@ def task_identity(context: Context) -> str:
 
 
 def task_metadata(context: Context) -> dict[str, str | int]:
-    """Who commits, for the metadata of a snapshot."""
+    """Who commits, for the metadata of a snapshot; a run without a logical date has none there."""
     ti = context["ti"]
     index = -1 if ti.map_index is None else ti.map_index
+    date = context.get("logical_date")
     return {
         "dag_id": ti.dag_id,
         "run_id": ti.run_id,
         "task_id": ti.task_id,
         "map_index": index,
         "try_number": ti.try_number,
+        **({} if date is None else {"logical_date": date.isoformat()}),
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import zarr
 from fastapi import FastAPI, HTTPException
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.links.snapshot import (
     IcechunkSnapshotLink,
     link_snapshot,
@@ -28,6 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
     pytest.mark.usefixtures("airflow_home"),
 ]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "<script>alert(1)</script>"
 HERE = "/sub/icechunk"
 
@@ -177,6 +181,15 @@ def test_the_pages_can_be_switched_off(
     monkeypatch.setenv("AIRFLOW__ICECHUNK__REPOSITORY_PAGES", "False")
     assert get(browser, "log").status_code == 404
     assert browser.get(f"{HERE}/").status_code == 404
+
+
+def test_airflow_finds_the_plugin_and_the_link() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["airflow.plugins"]["icechunk"].partition(":")
+    assert getattr(importlib.import_module(module), name) is IcechunkPlugin
+    (path,) = get_provider_info()["extra-links"]
+    module, _, name = path.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is IcechunkSnapshotLink
 
 
 def test_a_link_leads_to_the_page_of_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

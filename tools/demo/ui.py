@@ -47,6 +47,7 @@ def settings(given: Mapping[str, str], port: int) -> dict[str, str]:
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "ICECHUNK_ARCHIVE": str(DEMO / "archive"),
     }
     return {name: value for name, value in env.items() if not name.startswith("AIRFLOW_CONN_")}
 
