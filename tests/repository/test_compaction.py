@@ -64,14 +64,15 @@ def fill(storage: Storage, generation: str = "1") -> Repository:
 
 
 def chunk_files(storage: Storage) -> int:
-    return len(list(storage.scan("chunks/")))
+    layout = Repository.open(storage).engine.ledger.layout
+    return len(list(storage.scan(layout.chunks)))
 
 
 def seen(repository: Repository) -> dict[str, object]:
     return contents(repository.readonly_session("main"))
 
 
-@pytest.mark.parametrize("generation", ["1", "2", "alpha"])
+@pytest.mark.parametrize("generation", ["1", "2", "alpha", "alpha1", "draft"])
 def test_values_stay_and_files_become_few_after_collection(generation: str) -> None:
     storage = in_memory_storage()
     repository = fill(storage, generation)

@@ -77,7 +77,8 @@ def test_sizes_and_findings_are_those_of_one_process(
     report = verify(spark, two)
     assert report == one.verify()
     assert report.ok
-    chunks = sorted(item.key for item in one.storage.scan("chunks/"))
+    layout = one.engine.ledger.layout
+    chunks = sorted(item.key for item in one.storage.scan(layout.chunks))
     for repository in twins:
         repository.storage.delete(chunks[::3])
         for key in chunks[1::3]:
@@ -87,7 +88,7 @@ def test_sizes_and_findings_are_those_of_one_process(
     report = verify(spark, two)
     assert report == one.verify()
     assert {finding.code for finding in report.errors} == {Code.CHUNK_MISSING, Code.CHUNK_SHORT}
-    manifests = sorted(item.key for item in one.storage.scan("manifests/"))
+    manifests = sorted(item.key for item in one.storage.scan(layout.manifests))
     for repository in twins:
         repository.storage.put(manifests[0], b"rot", expect=Anything())
         repository.storage.delete(manifests[1:2])
