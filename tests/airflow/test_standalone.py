@@ -60,7 +60,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "spark_default": {"conn_type": "spark", "host": "local[1]"},
     }  # fmt: skip
     given = settings(home, dags, **connections)
-    return given | {"TEST_SIGNS": str(signs), "TEST_JOBS": str(HERE / "jobs")}
+    return given | {
+        "ICECHUNK_ARCHIVE": str(home / "archive"),
+        "TEST_JOBS": str(HERE / "jobs"),
+        "TEST_SIGNS": str(signs),
+    }
 
 
 @pytest.fixture(scope="module")
