@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_icechunk.cli import render
-from airflow_provider_icechunk.repository.graph import Commit, arrange, draw
 from airflow_provider_icechunk.cli.screen import Report
 from airflow_provider_icechunk.cli.task import Task
 from airflow_provider_icechunk.cli.versions import find_version
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
+from airflow_provider_icechunk.repository.graph import Commit, arrange, draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_icechunk.repository.graph import Commit, Row
 from airflow_provider_icechunk.cli.text import first_line, json_value, number, plain, several, size
 from airflow_provider_icechunk.cli.times import show_moment
+from airflow_provider_icechunk.repository.graph import Commit, Row
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.format.transactions import Coordinates

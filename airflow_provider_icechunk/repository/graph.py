@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from xml.sax.saxutils import escape
 
-from airflow_provider_icechunk.repository.history import SnapshotInfo
+if TYPE_CHECKING:
+    # Only its type: the command line draws graphs and must not pay for the engine when it starts.
+    from airflow_provider_icechunk.repository.history import SnapshotInfo
 
 _ID_LETTERS = 8
 _LINE_HEIGHT = 18
