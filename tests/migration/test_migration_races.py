@@ -123,6 +123,20 @@ def test_everything_that_old_handles_do_to_references_is_followed(generation, to
 
 
 @pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_a_late_commit_that_only_a_tag_names_comes_along(generation, to):
+    storage, old, clock = migrated(generation, to)
+    head = old.lookup_branch("main")
+    late = write(old, "main", 3, "late")
+    old.create_tag("late tag", late)
+    old.reset_branch("main", head)
+    icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+    repo = Repository.open(storage)
+    assert repo.lookup_snapshot(repo.lookup_tag("late tag")).message == "late"
+    assert "late" not in messages(storage)
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
 def test_deletions_of_old_handles_are_followed(generation, to):
     storage, old, clock = migrated(generation, to)
     old.delete_branch("side")
@@ -156,6 +170,27 @@ def test_an_old_session_cannot_commit_after_the_removal(generation, to):
     with pytest.raises(icechunk.IcechunkError):
         session.commit("too late")
     assert "too late" not in messages(storage)
+
+
+@pytest.mark.parametrize(("generation", "to"), PAIRS)
+def test_life_in_the_new_repository_is_no_news_from_the_old_one(generation, to):
+    storage, _, clock = migrated(generation, to)
+    repo = Repository.open(storage, world=clock.world())
+    head = write(repo, "main", 3, "new life")
+    repo.create_tag("new tag", head)
+    repo.create_tag("short", head)
+    repo.delete_tag("short")
+    repo.delete_tag("v1")
+    repo.delete_branch("side")
+    before = {key: found.version for key, found in storage.objects.items() if "snap" in key}
+    result = icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+    assert result.followed == 0
+    assert result.removed > 0
+    after = {key: found.version for key, found in storage.objects.items() if "snap" in key}
+    assert after == before
+    repo = Repository.open(storage)
+    assert (repo.list_branches(), repo.list_tags()) == ({"main"}, {"new tag"})
+    assert messages(storage)[0] == "new life"
 
 
 def test_without_a_record_only_what_is_listed_may_be_removed():

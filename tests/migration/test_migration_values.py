@@ -41,6 +41,7 @@ from airflow_provider_icechunk.repository.migration.references import (
     decode_record,
     differences,
     encode_record,
+    news,
 )
 from airflow_provider_icechunk.repository.migration.repo_state import made_up_log, migrated_state
 from airflow_provider_icechunk.repository.migration.retire import is_old
@@ -180,6 +181,15 @@ def test_differences_name_every_kind_of_change():
     assert found.moved == {"main": (a, b)}
     assert (found.created, found.deleted) == ({"new": b}, {"gone": a})
     assert (found.tagged, found.untagged) == ({"u": b}, {"t"})
+
+
+def test_what_the_new_repository_has_as_well_is_no_news():
+    a, b = identity(1), identity(2)
+    before = References({"main": a}, {"t": a}, {})
+    shared = References({"main": a}, {"u": b}, {"t": a})
+    assert news(shared, before, {"u": b}) == before
+    assert news(shared, before, {"u": a}) == References({"main": a}, {"t": a, "u": b}, {})
+    assert news(shared, before, {"t": a, "u": b}) == References({"main": a}, {}, {"t": a})
 
 
 # --- old keys ------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from airflow_provider_icechunk.format.generations.v1.layout import decode_ref, t
 from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, SnapshotId
 from airflow_provider_icechunk.format.wire import json_text as js
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
+from airflow_provider_icechunk.repository.migration.identities import fold
 from airflow_provider_icechunk.storage.base import Storage
 
 RECORDS = "migrations/"
@@ -164,3 +165,19 @@ def differences(before: References, after: References) -> Differences:
         tagged={name: at for name, at in after.tags.items() if name not in before.tags},
         untagged=frozenset(after.buried.keys() - before.buried.keys()),
     )
+
+
+def news(found: References, before: References, tags: Mapping[str, SnapshotId]) -> References:
+    """What was found, without changes to tags that the new repository, with its `tags`, has too.
+
+    `alpha` and `1` share the files of tags: what is done to one is seen in the other.
+    """
+    settled = {name for name in found.buried if name not in before.buried and name not in tags}
+    kept = {
+        name: at
+        for name, at in found.tags.items()
+        if name in before.tags or tags.get(name) != fold(at)
+    }
+    kept |= {name: before.tags[name] for name in settled if name in before.tags}
+    buried = {name: at for name, at in found.buried.items() if name not in settled}
+    return References(found.branches, _in_order(kept), buried)

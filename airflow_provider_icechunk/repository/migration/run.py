@@ -7,11 +7,13 @@ from typing import Any
 
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
+    IcechunkError,
     Kind,
     MaintenanceError,
     NotFoundError,
 )
 from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.commit import ConditionGuard
 from airflow_provider_icechunk.repository.detection import detect_all
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
@@ -37,6 +39,7 @@ from airflow_provider_icechunk.repository.migration.references import (
     References,
     decode_record,
     encode_record,
+    news,
     read_references,
     record_key,
 )
@@ -159,7 +162,7 @@ class _Run:
         for _ in range(_TRIES):
             _, references = self._catch_up(source)
             fenced = put_up(self.storage, source.generation, self.target, references, trust)
-            if fenced and read_references(source.ledger, self.storage) == references:
+            if fenced and self._news(source, references, self._open_target(source)) == references:
                 return
         raise ConflictError(
             f"the old references of {self.storage.location} moved {_TRIES} times while they were "
@@ -194,10 +197,10 @@ class _Run:
         """
         followed = 0
         for _ in range(_TRIES):
-            now = read_references(source.ledger, self.storage)
+            now = self._news(source, survey.references, target)
             if now == survey.references:
                 return followed, now
-            before, survey = survey, take_survey(source, survey.history)
+            before, survey = survey, take_survey(source, survey.history, now)
             plan = make_plan(survey, source.generation, self.target)
             writer.carry_out(plan)
             followed += follow(before, plan, writer, target)
@@ -214,13 +217,36 @@ class _Run:
         if found is None:
             return 0, self._known(source)
         record = decode_record(found.data, where=record_key(source.generation))
-        if read_references(source.ledger, self.storage) == record.references:
-            return 0, record.references
-        history = self._survey(source).history
+        target = self._open_target(source)
+        now = self._news(source, record.references, target)
+        if now == record.references:
+            return 0, now
+        history = take_survey(source, references=now).history
         tips = [tip for tip in record.references.tips() if tip in history]
         before = Survey(record.references, parents_first(tips, history))
         writer = FileWriter(source, self.listener, store=True, done=set(before.history))
-        return self._follow(source, writer, before, self._open_target(source))
+        return self._follow(source, writer, before, target)
+
+    def _news(self, source: Source, before: References, target: Ledger) -> References:
+        """The old references now, but for what the new repository has as well."""
+        found = read_references(source.ledger, self.storage)
+        tags = {
+            name: at
+            for name, at in target.tags().items()
+            if name in before.tags or self._is_readable(at, target)
+        }
+        return news(found, before, tags)
+
+    def _is_readable(self, identity: SnapshotId, target: Ledger) -> bool:
+        """Whether the new repository can read a snapshot: a shared tag may name an old one."""
+        key = target.layout.snapshot(identity)
+        found = self.storage.get(key)
+        try:
+            return found is not None and bool(
+                target.codec.decode_snapshot(found.data, identity, where=key)
+            )
+        except IcechunkError:
+            return False
 
     def _known(self, source: Source) -> References:
         """Without a record of the migration: the old references, if all they name is listed."""

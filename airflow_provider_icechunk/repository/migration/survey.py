@@ -73,9 +73,16 @@ class Survey:
     """All that the references reach, parents before their children."""
 
 
-def take_survey(source: Source, known: Mapping[SnapshotId, Facts] | None = None) -> Survey:
-    """Read references and history; what is `known` of the history is not read again."""
-    references = read_references(source.ledger, source.storage)
+def take_survey(
+    source: Source,
+    known: Mapping[SnapshotId, Facts] | None = None,
+    references: References | None = None,
+) -> Survey:
+    """Read references and history.
+
+    What is `known` of the history is not read again, nor are references that are given.
+    """
+    references = references or read_references(source.ledger, source.storage)
     facts = dict(known or {})
     ahead = {} if known else _read_ahead(source)
     frontier = [tip for tip in references.tips() if tip not in facts]
