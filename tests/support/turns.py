@@ -158,6 +158,28 @@ def inspect(library: Any, repo: Any, *, branch: str) -> dict[str, Any]:
     }
 
 
+def locations(library: Any, repo: Any) -> list[str]:
+    """Where the virtual chunks of `main` are."""
+    del library
+    return sorted(set(repo.readonly_session("main").all_virtual_chunk_locations()))
+
+
+def settings(library: Any, repo: Any) -> dict[str, Any]:
+    """Those settings of the repository that only generation 2 uses."""
+    del library
+    config = repo.config
+    retries = config.repo_update_retries.default
+    compression = config.manifest.virtual_chunk_location_compression
+    return {
+        "updates": config.num_updates_per_repo_info_file,
+        "retries": [retries.max_tries, retries.initial_backoff_ms, retries.max_backoff_ms],
+        "from": compression.min_num_chunks,
+        "samples": compression.dictionary_max_training_samples,
+        "size": compression.dictionary_max_size_bytes,
+        "level": compression.compression_level,
+    }
+
+
 def make_group(session: Any, path: str, attributes: dict[str, Any]) -> None:
     zarr.create_group(session.store, path=path, attributes=attributes)
 
@@ -224,6 +246,8 @@ ACTIONS = {
     "forget": forget,
     "reset": reset,
     "inspect": inspect,
+    "locations": locations,
+    "settings": settings,
 }
 
 
