@@ -308,3 +308,27 @@ def test_damaged_files_raise_nothing_but_refusals(kind):
             data[dice.randrange(len(data))] = dice.choice((0, 1, 127, 255, dice.randrange(256)))
         with contextlib.suppress(FormatError, UnsupportedError):
             decode(seal(kind, data, 1), identity, where="x")
+
+
+@pytest.mark.parametrize("shape", ["_NEWER", "_NODE", "_MANIFEST_INFO"])
+def test_what_a_newer_version_stored_in_a_snapshot_is_not_written_over(
+    monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    from airflow_provider_icechunk.format.generations.v1 import snapshots as files
+    from airflow_provider_icechunk.format.wire.layout import Shape
+
+    known = getattr(files, shape)
+    slots = {"_NEWER": 8, "_NODE": 5, "_MANIFEST_INFO": 3}[shape]
+    newer = Shape(known.size, (*known.slots, *[0] * (slots - len(known.slots)), 4))
+    monkeypatch.setattr(files, shape, newer)
+    monkeypatch.setattr(files, "_SHAPES", (*files._SHAPES, newer))
+    codec = V2Codec()
+    base = snapshot()
+    data = codec.encode_snapshot(base)
+    monkeypatch.undo()
+    found = codec.decode_snapshot(data, base.id, where="s")
+    assert found.nodes.keys() == base.nodes.keys()
+    child = replace(base, id=SnapshotId(b"another one!"), parent_id=base.id)
+    with pytest.raises(UnsupportedError, match="newer version"):
+        codec.encode_snapshot(child)
+    V2Codec().encode_snapshot(child)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.exceptions import FormatError
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.config import LocationCompression
 from airflow_provider_icechunk.format.generations.base import (
@@ -19,12 +19,14 @@ from airflow_provider_icechunk.format.generations.v1 import (
 )
 from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL, WRITER
 from airflow_provider_icechunk.format.generations.v2.locations import pack_locations, unpack_frames
+from airflow_provider_icechunk.format.generations.v2.unknown import unknown_field
 from airflow_provider_icechunk.format.generations.v2.values import decode_value, encode_value
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
 
 SPEC_VERSION = 2
+_REMEMBERED = 10_000
 SNAPSHOT_DIALECT = snapshots.Dialect(decode_value, encode_value, newer=True)
 
 
@@ -38,6 +40,7 @@ class V2Codec:
     ) -> None:
         self._limits = limits
         self._compression = compression
+        self._unknown: dict[SnapshotId, str] = {}
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`; its parent is known to the ledger only."""
@@ -48,7 +51,16 @@ class V2Codec:
         return self._snapshot(data, expected, where, glance=True)
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
-        """A whole file, header included, compressed at `level`."""
+        """A whole file, header included, compressed at `level`.
+
+        Refused on top of a snapshot that holds what only newer versions know: it would be lost.
+        """
+        lost = None if snapshot.parent_id is None else self._unknown.get(snapshot.parent_id)
+        if lost is not None and snapshot.parent_id is not None:
+            raise UnsupportedError(
+                f"snapshot {encode_base32(snapshot.parent_id)} was written by a newer version of "
+                f"the format: a commit on top of it would lose {lost}; update this package"
+            )
         return seal(FileType.SNAPSHOT, snapshots.encode(snapshot, dialect=SNAPSHOT_DIALECT), level)
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
@@ -79,6 +91,9 @@ class V2Codec:
         dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
         snapshot = snapshots.decode(opened.payload, where=where, dialect=dialect, glance=glance)
         _check_identity(snapshot.id, expected, where)
+        found = unknown_field(opened.payload, where=where) if newer else None
+        if found is not None and len(self._unknown) < _REMEMBERED:
+            self._unknown[expected] = found
         return snapshot
 
     def encode_log(self, log: TransactionLog, *, level: int = DEFAULT_LEVEL) -> bytes:
