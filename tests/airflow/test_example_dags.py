@@ -51,6 +51,14 @@ def write(repository: Repository, message: str, value: int) -> str:
     return session.commit(message)
 
 
+def test_every_example_is_run_here_or_beside_it() -> None:
+    here = Path(__file__)
+    text = here.read_text() + here.with_name("test_runs.py").read_text()
+    examples = {file.stem for file in (here.parents[2] / "dags").glob("*.py")}
+    assert len(examples) >= 9
+    assert {name for name in examples if f'"{name}"' not in text} == set()
+
+
 def test_each_run_appends_its_day_and_a_day_again_changes_its_place_only(
     airflow_home: Path, folder: Path
 ) -> None:
