@@ -73,7 +73,12 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        # Files are read once, and again when a Dag is allowed to run: reading takes a busy machine
+        # longer than anything else.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "600",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "900",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "900",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "900",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
@@ -205,11 +210,15 @@ class Airflow:
     def pause(self, dag: str, *, paused: bool) -> None:
         """Pause a Dag, or let it run once it is known."""
         until(lambda: self.knows(dag), f"Airflow to read {dag}")
-        self.ask("PATCH", f"dags/{dag}", {"is_paused": paused})
+        known = self.ask("PATCH", f"dags/{dag}", {"is_paused": paused})
+        if not paused:
+            # A watcher begins when the file is read the next time.
+            self.ask("PUT", f"parseDagFile/{known['file_token']}")
 
     def start(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
         """Start a run of a Dag; returns its id."""
-        self.pause(dag, paused=False)
+        until(lambda: self.knows(dag), f"Airflow to read {dag}")
+        self.ask("PATCH", f"dags/{dag}", {"is_paused": False})
         body = {"logical_date": None, "conf": dict(conf or {})}
         return str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
 
