@@ -13,6 +13,10 @@ LONGEST_SEGMENT = 255
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _STAGED = re.compile(r"#[0-9]+$")
+_PLAIN = r"[0-9A-Za-z_][0-9A-Za-z_.\-]{0,62}"
+_PLAIN_SEGMENT = re.compile(_PLAIN)
+_PLAIN_KEY = re.compile(rf"(?:{_PLAIN}/){{0,8}}{_PLAIN}")
+"""What nearly all keys look like: nothing of what the rules forbid can be in them."""
 
 
 def check_key(key: str) -> str:
@@ -22,6 +26,8 @@ def check_key(key: str) -> str:
     works in memory cannot escape from a directory. Names that end in `#` and digits are refused
     too: local backends (the official one as well) stage unfinished files under such names.
     """
+    if _PLAIN_KEY.fullmatch(key) is not None:
+        return key
     problem = _problem(key)
     if problem is not None:
         raise InvalidInputError(
@@ -49,6 +55,8 @@ def is_staged(name: str) -> bool:
 
 def is_segment(name: str) -> bool:
     """Whether a name can be one segment of a key."""
+    if _PLAIN_SEGMENT.fullmatch(name) is not None:
+        return True
     return _segment_problem(name) is None and _FORBIDDEN.search(name) is None
 
 

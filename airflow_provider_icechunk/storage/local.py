@@ -249,17 +249,17 @@ class LocalStorage:
 
     def _remove(self, keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
         """Remove files whose keys share a lock; which of them could not be, and why."""
-        present = [key for key in keys if os.path.lexists(paths[key])]
         failed: dict[str, str] = {}
-        if not present:
+        if not any(os.path.lexists(paths[key]) for key in keys):
             return failed
         try:
-            with self._locks.holding(present[0]):
-                for key in present:
+            with self._locks.holding(keys[0]):
+                for key in keys:
                     problem = _unlink(paths[key])
                     if problem is not None:
                         failed[key] = problem
         except StorageError as error:
+            present = [key for key in keys if os.path.lexists(paths[key])]
             return dict.fromkeys(present, error.message) | failed
         return failed
 
@@ -305,8 +305,8 @@ class LocalStorage:
 def _unlink(path: str) -> str | None:
     """Remove a file; says why it could not be, and nothing about one that is not there."""
     try:
-        Path(path).unlink(missing_ok=True)
-    except NotADirectoryError:
+        os.unlink(path)  # noqa: PTH108 - a `Path` costs as much as the removal
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return files.failure(error, "delete", path).message

@@ -9,7 +9,7 @@ import stat
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from airflow_provider_icechunk.storage.process import PerProcess
 SMALL = 4096
 """Objects up to this size have a digest of their content in their version."""
 FSYNCS_AT_ONCE = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _STAGE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -148,8 +149,7 @@ def current_version(path: str) -> Version | None:
 
 def written_at(status: os.stat_result) -> datetime:
     """The time of the last write, by the clock of the file system."""
-    seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
+    return _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
 
 
 def staging_name() -> str:
