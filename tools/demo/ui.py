@@ -32,7 +32,7 @@ from tools.demo.settings import (
 HOME = DEMO / "ui"
 LOG = HOME / "standalone.log"
 PASSWORDS = HOME / "simple_auth_manager_passwords.json.generated"
-LONGEST = 300
+LONGEST = 600
 """Seconds within which the web page has to answer."""
 
 
@@ -43,6 +43,7 @@ def settings(given: Mapping[str, str], port: int) -> dict[str, str]:
     """
     address = f"http://localhost:{port}"
     env = environment(given, HOME) | {
+        "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
@@ -91,7 +92,8 @@ def airflow(words: list[str], env: Mapping[str, str]) -> None:
 def wait_until_it_answers(server: subprocess.Popen[bytes], port: int) -> None:
     """Until the health page says so; a server that ends before is an error."""
     address = f"http://127.0.0.1:{port}/api/v2/monitor/health"
-    for _ in range(LONGEST):
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
         if server.poll() is not None:
             raise TourError(f"Airflow ended with {server.returncode}; see {LOG}")
         try:
