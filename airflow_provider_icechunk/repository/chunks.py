@@ -136,6 +136,11 @@ class Wanted:
     start: int
     stop: int
 
+    @property
+    def is_large(self) -> bool:
+        """Whether reading it takes long enough to be worth a thread."""
+        return not isinstance(self.payload, Inline) and self.stop - self.start >= _SMALL
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:

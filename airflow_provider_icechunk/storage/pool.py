@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from airflow_provider_icechunk.storage.process import PerProcess
@@ -36,6 +36,16 @@ def run_all(
     if work.failure is not None:
         raise work.failure
     return [work.results[place] for place in range(len(items))]
+
+
+def submit(function: Callable[[], Result]) -> Future[Result]:
+    """Call `function` in a thread of the pool."""
+
+    def inside() -> Result:
+        _here.inside = True
+        return function()
+
+    return _EXECUTOR.get().submit(inside)
 
 
 class _Work(Generic[Item, Result]):

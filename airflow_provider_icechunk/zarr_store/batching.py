@@ -2,18 +2,29 @@
 
 Zarr awaits many `get` calls at once. Handing each to a thread of its own costs more than reading a
 small chunk, and hides that neighbours lie in one file. So requests that arrive in the same turn are
-collected and answered by one call in one thread.
+collected and answered by one call in one thread. Large chunks are another matter: each is worth a
+thread, and waiting for the slowest of a batch would leave the decoder idle.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from airflow_provider_icechunk.storage.pool import submit
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Later(Generic[Answer]):
+    """An answer that takes a while: found in a thread of its own, and given when it is there."""
+
+    find: Callable[[], Answer]
 
 
 class Batcher(Generic[Request, Answer]):
@@ -22,7 +33,9 @@ class Batcher(Generic[Request, Answer]):
     If a batch fails, each of its requests is tried alone, so that only the culprit fails.
     """
 
-    def __init__(self, answer_all: Callable[[Sequence[Request]], Sequence[Answer]]) -> None:
+    def __init__(
+        self, answer_all: Callable[[Sequence[Request]], Sequence[Answer | Later[Answer]]]
+    ) -> None:
         self._answer_all = answer_all
         self._waiting: WeakKeyDictionary[
             asyncio.AbstractEventLoop, list[tuple[Request, asyncio.Future[Answer]]]
@@ -40,8 +53,12 @@ class Batcher(Generic[Request, Answer]):
         return await future
 
     def _dispatch(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch = self._waiting.pop(loop)
-        task = loop.create_task(self._answer(batch))
+        self._start(loop, self._answer(self._waiting.pop(loop)))
+
+    def _start(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, None]
+    ) -> None:
+        task = loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -56,8 +73,20 @@ class Batcher(Generic[Request, Answer]):
                     await self._answer([alone])
             return
         for (_, future), answer in zip(batch, answers, strict=True):
-            if not future.done():
+            if isinstance(answer, Later):
+                self._start(asyncio.get_running_loop(), _answer_later(answer, future))
+            elif not future.done():
                 future.set_result(answer)
+
+
+async def _answer_later(later: Later[Answer], future: asyncio.Future[Answer]) -> None:
+    try:
+        answer = await asyncio.wrap_future(submit(later.find))
+    except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        _fail(future, error)
+    else:
+        if not future.done():
+            future.set_result(answer)
 
 
 def _fail(future: asyncio.Future[Answer], error: Exception) -> None:

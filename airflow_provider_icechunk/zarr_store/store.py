@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.virtual.locations import parse_location
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
 from airflow_provider_icechunk.zarr_store import listing
-from airflow_provider_icechunk.zarr_store.batching import Batcher
+from airflow_provider_icechunk.zarr_store.batching import Batcher, Later
 from airflow_provider_icechunk.zarr_store.keys import (
     ChunkKey,
     DocumentKey,
@@ -45,6 +46,7 @@ from airflow_provider_icechunk.zarr_store.virtual_refs import columns, covered, 
 Coordinates = list[tuple[int, ...]]
 Buffers = list[Buffer | None]
 Answers = list[bytes | None]
+DeferredAnswers = list[bytes | Later[bytes | None] | None]
 Items = list[tuple[tuple[int, ...], Payload | None]]
 
 
@@ -63,7 +65,7 @@ class IcechunkStore(Store):
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._tree = session.tree
-        self._reads = Batcher[_Ask, bytes | None](self._read_chunks)
+        self._reads = Batcher[_Ask, bytes | None](self._read_or_defer)
 
     def __eq__(self, value: object) -> bool:
         """Stores are equal if they show the same: one session, or readers of one snapshot."""
@@ -387,14 +389,33 @@ class IcechunkStore(Store):
         return node.user_data[start:stop]
 
     def _read_chunks(self, asked: Sequence[_Ask]) -> Answers:
+        wanted = self._wanted(asked)
+        found = dict(zip(wanted, self._tree.read(list(wanted.values())), strict=True))
+        return [found.get(position) for position in range(len(asked))]
+
+    def _read_or_defer(self, asked: Sequence[_Ask]) -> DeferredAnswers:
+        """Small chunks together; large ones, if there are several, each by itself."""
+        wanted = self._wanted(asked)
+        large = {place: want for place, want in wanted.items() if want.is_large}
+        small = {place: want for place, want in wanted.items() if place not in large}
+        if len(large) < 2:
+            small, large = wanted, {}
+        found: dict[int, bytes | Later[bytes | None]] = {}
+        found |= zip(small, self._tree.read(list(small.values())), strict=True)
+        found |= {place: Later(partial(self._read_one, want)) for place, want in large.items()}
+        return [found.get(position) for position in range(len(asked))]
+
+    def _wanted(self, asked: Sequence[_Ask]) -> dict[int, Wanted]:
         wanted: dict[int, Wanted] = {}
         for position, ask in enumerate(asked):
             payload = self._tree.chunk(ask.key.path, ask.key.index)
             if payload is not None:
                 start, stop = _span(ask.byte_range, _length(payload))
                 wanted[position] = Wanted(payload, start, stop)
-        found = dict(zip(wanted, self._tree.read(list(wanted.values())), strict=True))
-        return [found.get(position) for position in range(len(asked))]
+        return wanted
+
+    def _read_one(self, wanted: Wanted) -> bytes | None:
+        return self._tree.read([wanted])[0]
 
     def _refuse_if_read_only(self) -> None:
         if self.read_only:
