@@ -52,6 +52,10 @@ class Vectors:
 
     def render(self, out: NDArray[np.uint32], at: NDArray[np.int64]) -> None:
         """Fill `out` with the vectors of records at the positions `at`."""
+        if len(self.counts) == 1:
+            out[0] = self.counts[0]
+            out[1:] = at - np.arange(self.start + 4, self.end, 4)
+            return
         is_offset = np.ones(self.words, np.bool_)
         is_offset[self.heads] = False
         out[self.heads] = self.counts

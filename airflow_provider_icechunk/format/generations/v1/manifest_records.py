@@ -241,6 +241,7 @@ _FILLERS = {
 
 def _used_spans(refs: ChunkRefs) -> NDArray[np.uint64]:
     """Spans of inline bytes and locations, also empty ones, and of entity tags that are there."""
-    placed = refs.span[refs.kind != RefKind.NATIVE]
+    elsewhere = refs.kind != RefKind.NATIVE
+    placed = refs.span if elsewhere.all() else refs.span[elsewhere]
     tagged = (refs.kind == RefKind.VIRTUAL) & (refs.etag[:, 1] > refs.etag[:, 0])
     return np.concatenate([placed, refs.etag[tagged]]) if tagged.any() else placed
