@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 
@@ -439,6 +441,23 @@ def put_input(folder: Path, number: int, rows: dict[int, int]) -> None:
     os.utime(file, (1_000_000 + number, 1_000_000 + number))
 
 
+def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query that ends by itself.
+
+    Spark gives a new Python process ten seconds to connect, too few on a very busy machine.
+    """
+    for _ in range(4):
+        query = start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+    pytest.fail("Spark could not start a Python process")
+
+
 def run_stream(spark: SparkSession, folder: Path, place: str, checkpoint: Path) -> None:
     """Write all files that are there, a batch for each, and stop."""
     cells = "transform(sequence(1, if(part = 2, 2, 4)), x -> value)"
@@ -453,13 +472,9 @@ def run_stream(spark: SparkSession, folder: Path, place: str, checkpoint: Path) 
             "unhex(array_join(transform(cells, x -> rpad(hex(x), 16, '0')), '')) as data",
         )
     )
-    query = (
-        stream.writeStream.format("icechunk")
-        .options(node="a", path=place, checkpointLocation=str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = stream.writeStream.format("icechunk").trigger(availableNow=True)
+    options = {"node": "a", "path": place, "checkpointLocation": str(checkpoint)}
+    run_to_end(writer.options(**options).start)
 
 
 @pytest.mark.spark
@@ -486,16 +501,9 @@ def test_a_stream_is_written_once_and_its_changes_are_read_once(
 
     first = history(place)[-2].id
     changes = {"layout": "changes", "since": first, "commits_per_batch": "1"}
-    query = (
-        spark.readStream.format("icechunk")
-        .options(**changes)
-        .load(place)
-        .writeStream.format("memory")
-        .queryName("told")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    stream = spark.readStream.format("icechunk").options(**changes).load(place)
+    told = stream.writeStream.format("memory").queryName("told").trigger(availableNow=True)
+    query = run_to_end(told.start)
     assert len([step for step in query.recentProgress if step["numInputRows"]]) == 2
     frame = spark.read.format("icechunk").options(**changes).load(place)
     for rows in (spark.table("told").collect(), frame.collect()):
