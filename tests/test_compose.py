@@ -120,6 +120,14 @@ def _without_defaults(text: str) -> str:
     return re.sub(r"\$\{\w+:-[^}]*\}", "", text)
 
 
+def test_the_s3_server_needs_no_large_disk() -> None:
+    flags = dict(word.lstrip("-").split("=") for word in SERVICES["seaweedfs"]["command"]
+                 if "=" in word)  # fmt: skip
+    # A bucket begins with seven volumes; a limit that is found out by free space may be none.
+    assert 7 * int(flags["master.volumeSizeLimitMB"]) <= 4096
+    assert int(flags["volume.max"]) >= 50
+
+
 def test_the_example_dags_are_in_place() -> None:
     mounted = [
         volume.split(":") for name in AIRFLOW.values() for volume in
