@@ -109,7 +109,7 @@ class Assets:
             self._decoded_log(identity, file)
 
     def derived_log(self, identity: SnapshotId) -> TransactionLog | None:
-        """What a commit changed, found by comparing with its parent; `None` for a first snapshot."""
+        """What a commit changed, by comparison with its parent; `None` for a first snapshot."""
         snapshot = self.snapshot(identity)
         parent = self.ledger.parent(snapshot)
         if parent is None:

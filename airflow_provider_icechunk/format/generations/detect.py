@@ -1,7 +1,7 @@
 """Which generation a folder or prefix holds, decided from its entry points. Pure.
 
-The order matters: a repository that was migrated keeps the entry point of the older generation until
-its removal is asked for, and the newest one is the truth. Creating it is what migrates.
+The order matters: a repository that was migrated keeps the entry point of the older generation
+until its removal is asked for, and the newest one is the truth. Creating it is what migrates.
 """
 
 from __future__ import annotations
