@@ -252,7 +252,7 @@ def test_the_quickstart_runs_on_the_cluster_and_lands_in_the_bucket(native: Nati
     )  # fmt: skip
     assert len(list(repository.ancestry(branch="main"))) == 2
     log = (native.home / "spark-master.log").read_text()
-    assert "Registered app icechunk_quickstart" in log
+    assert "Registered app icechunk weather" in log
 
 
 def test_a_deferred_sensor_crosses_the_containers(native: Native, tmp_path: Path) -> None:
