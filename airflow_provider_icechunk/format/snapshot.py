@@ -116,6 +116,8 @@ class Manifest:
     arrays: Mapping[NodeId, tuple[ChunkRefs, ...]]
     """By node id, in the order of ids. One entry per rank found under that id: more than one only
     in `alpha` files that an old writer bug filled with coordinates of another array."""
+    unknown: str | None = None
+    """What a newer version stored in the file and these values do not hold, if anything."""
 
     def of(self, node_id: NodeId, ndim: int) -> ChunkRefs:
         """The references of an array with `ndim` dimensions; coordinates of other rank are void."""

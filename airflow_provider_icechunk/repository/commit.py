@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_icechunk.exceptions import Kind, StorageError
+from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsupportedError
 from airflow_provider_icechunk.format.config import ManifestSplittingConfig
 from airflow_provider_icechunk.format.generations.identities import new_id
 from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
@@ -156,11 +156,19 @@ class Flusher:
         rewrite = choose(
             stored, edits.index, grid, document.num_chunks, everything=self.rewrite_all
         )
-        loaded = [
-            manifest.of(node.id, ndim)
-            for manifest in self.assets.manifests(ref.id for ref in rewrite.load)
-        ]
+        manifests = self.assets.manifests(ref.id for ref in rewrite.load)
+        for manifest in manifests:
+            self._refuse_to_lose(manifest)
+        loaded = [manifest.of(node.id, ndim) for manifest in manifests]
         return rewrite.keep, deal_out(loaded, edits, grid, document.num_chunks)
+
+    def _refuse_to_lose(self, manifest: Manifest) -> None:
+        if manifest.unknown is not None:
+            raise UnsupportedError(
+                f"manifest {self.assets.show(manifest.id)} was written by a newer version of the "
+                f"format: writing its chunks anew would lose {manifest.unknown}; update this "
+                "package"
+            )
 
     def _new_id(self) -> bytes:
         generation = self.assets.ledger.generation

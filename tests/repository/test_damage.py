@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     NotFoundError,
     StorageError,
+    UnsupportedError,
 )
 from airflow_provider_icechunk.format.generations.v1 import manifest_records
 from airflow_provider_icechunk.format.ids import encode_base32
@@ -139,3 +140,30 @@ def test_unsorted_references_are_neither_written_nor_read(storage, monkeypatch):
     storage.put(f"manifests/{encode_base32(ref.id)}", data, expect=Anything())
     with pytest.raises(FormatError, match="order"):
         read(storage, "/small")
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_fields_of_newer_versions_are_read_past_but_never_lost(generation, monkeypatch):
+    """A reference may say more one day; writing its manifest anew would drop that."""
+    known = manifest_records._NATIVE
+    newer = replace(known, slots=(*known.slots, 0, 0, 0, 0, 4))
+    monkeypatch.setattr(manifest_records, "_NATIVE", newer)
+    monkeypatch.setattr(manifest_records, "_SHAPES", (*manifest_records._SHAPES, newer))
+    storage = MemoryStorage()
+    repo = icechunk.Repository.create(storage, spec_version=generation)
+    session = repo.writable_session("main")
+    zarr.create_array(
+        session.store, name="x", data=np.arange(4000.0), chunks=(1000,), compressors=None
+    )
+    session.commit("data of the future")
+    monkeypatch.undo()
+    repo = icechunk.Repository.open(storage)
+    assert read(storage).tolist() == np.arange(4000.0).tolist()
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="beside", data=np.arange(4))
+    session.commit("another array takes nothing away")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="x")[0] = 1.0
+    with pytest.raises(UnsupportedError, match="newer version"):
+        session.commit("a chunk of the same manifest")
+    assert read(storage)[0] == 0

@@ -26,6 +26,11 @@ IDENTIFIER = b"Ichk"
 INDEX, INLINE, OFFSET, LENGTH, CHUNK_ID, LOCATION, ETAG, MODIFIED, COMPRESSED_LOCATION = range(9)
 """Slots of a ChunkRef table."""
 
+_REFERENCE_SLOTS = COMPRESSED_LOCATION + 1
+_ARRAY_SLOTS = 2
+_ROOT_SLOTS = 4
+"""How many slots of each table this version knows; later ones belong to newer writers."""
+
 _TOP_NUMBER = np.uint64(1 << 63)
 
 Spans = NDArray[np.uint64]
@@ -67,7 +72,7 @@ class _Locations:
             identity: tuple(replace(refs, heap=heap) for refs in parts)
             for identity, parts in manifest.arrays.items()
         }
-        return Manifest(manifest.id, arrays)
+        return replace(manifest, arrays=arrays)
 
 
 def decode(payload: bytes, *, where: str, unpack: Unpack | None = None) -> Manifest:
@@ -76,26 +81,32 @@ def decode(payload: bytes, *, where: str, unpack: Unpack | None = None) -> Manif
     root = buffer.root(IDENTIFIER)
     locations = _Locations(root, unpack)
     arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
+    unknown = "a field of the manifest" if any(root.slots[_ROOT_SLOTS:]) else None
     last = b""
     for table in root.tables(1):
         identity = NodeId(table.fixed(0, NODE_ID_SIZE))
         if identity <= last:
             buffer.fail("its arrays are not in the order of their node ids")
         last = identity
-        refs = _references(table, locations)
+        refs, newer = _references(table, locations)
         arrays[identity] = () if refs is None else (refs,)
-    manifest = Manifest(ManifestId(root.fixed(0, OBJECT_ID_SIZE)), arrays)
+        if newer or any(table.slots[_ARRAY_SLOTS:]):
+            unknown = "a field of a chunk reference" if newer else "a field of an array"
+    manifest = Manifest(ManifestId(root.fixed(0, OBJECT_ID_SIZE)), arrays, unknown)
     _check_overlap(buffer, manifest, buffer.size + len(locations.texts))
     return locations.settle(manifest)
 
 
-def _references(table: Table, locations: _Locations) -> ChunkRefs | None:
-    """The references of one array; `None` when it has none, as its rank is unknown then."""
+def _references(table: Table, locations: _Locations) -> tuple[ChunkRefs | None, bool]:
+    """The references of one array, and whether they say more than this version knows.
+
+    Without references there is `None`: the rank is unknown then.
+    """
     buffer = table.buffer
     at = table.offsets(1)
     parts = [(batch, _batch(batch, locations)) for batch in batches(buffer, at)]
     if not parts:
-        return None
+        return None, False
     if len({part.ndim for _, part in parts}) != 1:
         buffer.fail("chunk coordinates of one array have different lengths")
     refs = parts[0][1] if len(parts) == 1 else _joined(len(at), parts)
@@ -104,7 +115,7 @@ def _references(table: Table, locations: _Locations) -> ChunkRefs | None:
         buffer.fail("chunk references are not in order, or one is doubled")
     if bool((refs.offset >= _TOP_NUMBER).any()) or bool((refs.length >= _TOP_NUMBER).any()):
         buffer.fail("a chunk reference has an impossible offset or length")
-    return refs
+    return refs, any(any(batch.slots[_REFERENCE_SLOTS:]) for batch, _ in parts)
 
 
 def _batch(batch: Batch, locations: _Locations) -> ChunkRefs:
