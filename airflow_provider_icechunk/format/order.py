@@ -9,6 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.format.wire.distinct import distinct
+
 Index = tuple[int, ...]
 """Coordinates of one chunk."""
 
@@ -77,7 +79,7 @@ def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray
         return np.zeros(len(index), np.bool_)
     mine, theirs = sort_keys(index, other)
     if not bool(np.all(np.less(theirs[:-1], theirs[1:]))):
-        theirs = np.unique(theirs)
+        theirs = distinct(theirs)
     place = np.minimum(np.searchsorted(theirs, mine), len(theirs) - 1)
     return np.asarray(np.equal(theirs[place], mine))
 

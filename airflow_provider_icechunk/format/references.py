@@ -29,6 +29,7 @@ from airflow_provider_icechunk.format.payloads import (
     RefKind,
     Virtual,
 )
+from airflow_provider_icechunk.format.wire.distinct import distinct
 from airflow_provider_icechunk.format.wire.heap import copy_spans, span_keys, split_keys
 
 __all__ = [
@@ -294,7 +295,8 @@ class ChunkRefs:
         """The same rows over a heap that holds only the bytes they use."""
         both = np.concatenate([self.span, self.etag])
         filled = both[:, 1] > both[:, 0]
-        keys, inverse = np.unique(span_keys(both[filled]), return_inverse=True)
+        used = span_keys(both[filled])
+        keys = distinct(used)
         starts, sizes = split_keys(keys)
         if int(sizes.sum()) * 2 >= len(self.heap):
             return self
@@ -302,13 +304,13 @@ class ChunkRefs:
         heap = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
         copy_spans(self.heap, starts, heap, ends - sizes, sizes)
         moved = np.zeros_like(both)
-        moved[filled] = np.stack([ends - sizes, ends], axis=1)[inverse.reshape(-1)]
+        moved[filled] = np.stack([ends - sizes, ends], axis=1)[np.searchsorted(keys, used)]
         rows = len(self)
         return replace(self, span=moved[:rows], etag=moved[rows:], heap=heap.tobytes())
 
     def locations(self) -> list[str]:
         """Distinct locations of the virtual references, sorted."""
-        starts, sizes = split_keys(np.unique(span_keys(self.span[self.kind == RefKind.VIRTUAL])))
+        starts, sizes = split_keys(distinct(span_keys(self.span[self.kind == RefKind.VIRTUAL])))
         spans = np.stack([starts, starts + sizes], axis=1)
         return sorted({self._text(span, "location") for span in spans})
 

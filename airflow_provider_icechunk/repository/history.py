@@ -14,6 +14,7 @@ from airflow_provider_icechunk.format.ids import NodeId, SnapshotId, encode_base
 from airflow_provider_icechunk.format.references import sort_keys
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
+from airflow_provider_icechunk.format.wire.distinct import first_rows
 from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.world import from_micros
 
@@ -208,5 +209,4 @@ def _union(parts: list[Coordinates]) -> Coordinates:
     ndim = parts[-1].shape[1]
     rows = np.concatenate([part for part in parts if part.shape[1] == ndim])
     (keys,) = sort_keys(rows)
-    _, first = np.unique(keys, return_index=True)
-    return rows[first]
+    return rows[first_rows(keys)]

@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.ids import NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, Extents, concatenate
 from airflow_provider_icechunk.format.snapshot import ManifestRef
 from airflow_provider_icechunk.format.splitting import SplitGrid
+from airflow_provider_icechunk.format.wire.distinct import distinct
 
 _FEW_ARRAYS = 16
 _SMALL_PIECE = 256
@@ -44,7 +45,7 @@ def choose(
     if everything or not stored:
         return Rewrite((), tuple(stored))
     regions = [_reach(grid, ref.extents) for ref in stored]
-    dirty = set(np.unique(grid.assign(touched)).tolist()) if len(touched) else set()
+    dirty = set(distinct(grid.assign(touched)).tolist()) if len(touched) else set()
     load = {number for number, ref in enumerate(stored) if not _fits(ref.extents, num_chunks)}
     grown = True
     while grown:
@@ -82,7 +83,7 @@ def deal_out(
     if grid.count == 1:
         return [rows]
     regions = grid.assign(rows.index)
-    return [rows.take(regions == region).compact() for region in np.unique(regions)]
+    return [rows.take(regions == region).compact() for region in distinct(regions)]
 
 
 def share(pieces: Sequence[tuple[NodeId, ChunkRefs]]) -> list[list[tuple[NodeId, ChunkRefs]]]:

@@ -15,6 +15,7 @@ from airflow_provider_icechunk.format.references import (
     LastModified,
     RefKind,
 )
+from airflow_provider_icechunk.format.wire.distinct import first_rows
 from airflow_provider_icechunk.format.wire.heap import span_keys
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
@@ -94,9 +95,11 @@ def covered(refs: ChunkRefs, reader: VirtualReader) -> NDArray[np.bool_]:
     """Which references lie where a declared container covers them; asked once per location."""
     keys = span_keys(refs.span)
     starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-    distinct, first, inverse = np.unique(keys[starts], return_index=True, return_inverse=True)
+    heads = keys[starts]
+    first = first_rows(heads)
+    inverse = np.searchsorted(heads[first], heads)
     view = memoryview(refs.heap)
-    allowed = np.zeros(len(distinct), np.bool_)
+    allowed = np.zeros(len(first), np.bool_)
     for number, row in enumerate(starts[first]):
         start, stop = refs.span[row].tolist()
         allowed[number] = reader.is_declared(str(view[start:stop], "utf-8"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.format.wire.distinct import distinct
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer
 
 Rows = slice | NDArray[np.int64]
@@ -125,9 +126,10 @@ def _groups(buffer: Buffer, vtables: NDArray[np.int64]) -> Iterator[tuple[int, R
         same = vtables[left] == first
         yield first, left[same]
         left = left[~same]
-    found, inverse = np.unique(vtables[left], return_inverse=True)
+    found = distinct(vtables[left])
     if len(found) > _MAX_LAYOUTS:
         buffer.fail(f"its tables have more than {_MAX_LAYOUTS} layouts")
+    inverse = np.searchsorted(found, vtables[left])
     order = np.argsort(inverse, kind="stable")
     ends = np.searchsorted(inverse[order], np.arange(len(found)), side="right")
     yield from zip(found.tolist(), np.split(left[order], ends[:-1]), strict=True)

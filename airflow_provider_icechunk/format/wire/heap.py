@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.format.wire.distinct import distinct
 from airflow_provider_icechunk.format.wire.layout import MAX_PAYLOAD, check_size
 
 _SIZE_BITS = np.uint64(31)
@@ -39,7 +40,7 @@ class Heap:
         self._base = base
         keys = span_keys(spans)
         if not bool((keys[:-1] < keys[1:]).all()):
-            keys = np.unique(keys)
+            keys = distinct(keys)
         self._keys = keys
         _, sizes = split_keys(keys)
         taken = (sizes + 8) & ~3
@@ -87,7 +88,9 @@ def copy_spans(
     if not len(sizes):
         return
     order = np.argsort(sizes, kind="stable")
-    found, first = np.unique(sizes[order], return_index=True)
+    ordered = sizes[order]
+    found = distinct(ordered)
+    first = np.searchsorted(ordered, found)
     for size, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
         if not size:
             continue

@@ -16,6 +16,7 @@ from airflow_provider_icechunk.format.transactions import (
     in_target_order,
 )
 from airflow_provider_icechunk.format.wire.columns import batches
+from airflow_provider_icechunk.format.wire.distinct import first_rows
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
 from airflow_provider_icechunk.format.wire.vectors import Vectors
@@ -152,8 +153,7 @@ def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
     (keys,) = sort_keys(index)
     if bool(np.all(np.less(keys[:-1], keys[1:]))):
         return index
-    _, first = np.unique(keys, return_index=True)
-    return index[first]
+    return index[first_rows(keys)]
 
 
 def _write_coordinates(writer: Writer, links: list[int], parts: list[Coordinates]) -> None:

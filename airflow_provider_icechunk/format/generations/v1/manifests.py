@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, M
 from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, sort_keys
 from airflow_provider_icechunk.format.snapshot import Manifest
 from airflow_provider_icechunk.format.wire.columns import Batch, batches
+from airflow_provider_icechunk.format.wire.distinct import distinct
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
 
@@ -225,6 +226,6 @@ def _check_overlap(buffer: Buffer, manifest: Manifest, size: int) -> None:
         return
     starts = np.concatenate([column[:, 0] for column in spans])
     sizes = np.concatenate([column[:, 1] - column[:, 0] for column in spans])
-    distinct = np.unique(starts << np.uint64(31) | sizes)
-    if int((distinct & np.uint64((1 << 31) - 1)).sum()) > size:
+    once = distinct(starts << np.uint64(31) | sizes)
+    if int((once & np.uint64((1 << 31) - 1)).sum()) > size:
         buffer.fail("its byte vectors overlap: they unpack to more than the file")
