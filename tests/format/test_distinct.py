@@ -22,9 +22,7 @@ VALUES = arrays.arrays(
 
 
 @given(VALUES)
-def test_values_are_those_that_numpy_finds(
-    values: np.ndarray[tuple[int], np.dtype[np.generic]],
-) -> None:
+def test_values_are_those_that_numpy_finds(values: NDArray[np.generic]) -> None:
     found, first = np.unique(values, return_index=True)
     assert distinct(values).tolist() == found.tolist()
     assert first_rows(values).tolist() == first.tolist()
