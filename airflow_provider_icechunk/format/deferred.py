@@ -24,15 +24,18 @@ class Deferred(Mapping[Key, Value]):
 
     def __init__(self, size: int, make: Callable[[], Mapping[Key, Value]]) -> None:
         self._size = size
-        self._make = make
+        self._make: Callable[[], Mapping[Key, Value]] | None = make
         self._content: Mapping[Key, Value] | None = None
 
     def content(self) -> Mapping[Key, Value]:
         """What it stands for."""
         if self._content is None:
             with _making:
-                if self._content is None:
+                if self._make is not None:
                     self._content = self._make()
+                    # It holds the whole file, which nobody needs any more.
+                    self._make = None
+        assert self._content is not None
         return self._content
 
     def __getitem__(self, key: Key) -> Value:

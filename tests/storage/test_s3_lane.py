@@ -31,12 +31,14 @@ class Script(BaseHTTPRequestHandler):
 
     replies: ClassVar[list[Reply]]
     seen: ClassVar[list[tuple[str, str, dict[str, str], bytes]]]
+    callers: ClassVar[set[object]]
     protocol_version = "HTTP/1.1"
 
     def answer(self) -> None:
         """The next reply."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
+        self.callers.add(self.client_address)
         self.seen.append((self.command, self.path, headers, body))
         status, extra, data = self.replies.pop(0)
         self.send_response(status)
@@ -57,7 +59,7 @@ class Script(BaseHTTPRequestHandler):
 @contextmanager
 def scripted(*replies: Reply, checksums: Checksums | None = None) -> Iterator[S3Storage]:
     """A storage on a server that gives these replies and no others."""
-    Script.replies, Script.seen = list(replies), []
+    Script.replies, Script.seen, Script.callers = list(replies), [], set()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Script)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -133,6 +135,20 @@ def test_checksums_are_sent_and_held_against_what_arrives() -> None:
         with pytest.raises(StorageError):
             storage.get("k")
     assert Script.seen[0][2]["x-amz-checksum-crc32"] == good
+
+
+def test_requests_share_a_connection() -> None:
+    head: Reply = (
+        200,
+        {"Content-Length": "1", "Last-Modified": "Mon, 16 Nov 2026 05:00:00 GMT"},
+        b"",
+    )
+    with scripted((200, {}, b"data"), (200, {}, b""), head, (200, {}, b"more")) as storage:
+        storage.get("k")
+        storage.put("k", b"data", expect=Anything())
+        storage.head("k")
+        storage.get("k")
+    assert len(Script.callers) == 1
 
 
 def test_an_answer_cut_short_is_an_error() -> None:
