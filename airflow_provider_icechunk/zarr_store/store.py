@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from zarr.abc.store import (
     ByteRequest,
-    OffsetByteRequest,
-    RangeByteRequest,
     Store,
-    SuffixByteRequest,
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, ReadOnlyError
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Payload, Virtual
+from airflow_provider_icechunk.format.references import ChunkRefs, Payload, Virtual
 from airflow_provider_icechunk.repository.async_twins import add_async_twins
-from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.virtual.locations import parse_location
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
 from airflow_provider_icechunk.zarr_store import listing
-from airflow_provider_icechunk.zarr_store.batching import Batcher, Later
+from airflow_provider_icechunk.zarr_store.batching import Batcher
 from airflow_provider_icechunk.zarr_store.keys import (
     ChunkKey,
     DocumentKey,
@@ -40,22 +34,13 @@ from airflow_provider_icechunk.zarr_store.keys import (
     parse_for_writing,
     path_of,
 )
+from airflow_provider_icechunk.zarr_store.reading import Ask, ChunkReads, length, span
 from airflow_provider_icechunk.zarr_store.virtual_refs import columns, covered, grid_index
 
 # `list` is a method of every Zarr store, so the type needs other names inside the class.
 Coordinates = list[tuple[int, ...]]
 Buffers = list[Buffer | None]
-Answers = list[bytes | None]
-DeferredAnswers = list[bytes | Later[bytes | None] | None]
 Items = list[tuple[tuple[int, ...], Payload | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """A chunk, or a part of it, that Zarr wants."""
-
-    key: ChunkKey
-    byte_range: ByteRequest | None
 
 
 class IcechunkStore(Store):
@@ -65,7 +50,8 @@ class IcechunkStore(Store):
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._tree = session.tree
-        self._reads = Batcher[_Ask, bytes | None](self._read_or_defer)
+        self._chunks = ChunkReads(session.tree)
+        self._reads = Batcher[Ask, bytes | None](self._chunks.large_apart)
 
     def __eq__(self, value: object) -> bool:
         """Stores are equal if they show the same: one session, or readers of one snapshot."""
@@ -134,7 +120,7 @@ class IcechunkStore(Store):
         """The value under `key` or a part of it; `None` only if it was never written."""
         parsed = parse(key)
         if isinstance(parsed, ChunkKey):
-            data = await self._reads.ask(_Ask(parsed, byte_range))
+            data = await self._reads.ask(Ask(parsed, byte_range))
         else:
             data = self._document(parsed, byte_range)
         return _buffer(data, prototype)
@@ -148,7 +134,7 @@ class IcechunkStore(Store):
         """`get` for callers outside of an event loop."""
         parsed = parse(key)
         if isinstance(parsed, ChunkKey):
-            return _buffer(self._read_chunks([_Ask(parsed, byte_range)])[0], prototype)
+            return _buffer(self._chunks.together([Ask(parsed, byte_range)])[0], prototype)
         return _buffer(self._document(parsed, byte_range), prototype)
 
     async def get_partial_values(
@@ -179,7 +165,7 @@ class IcechunkStore(Store):
                 size = None if node is None else len(node.user_data)
             case ChunkKey(path, index):
                 payload = await asyncio.to_thread(self._tree.chunk, path, index)
-                size = None if payload is None else _length(payload)
+                size = None if payload is None else length(payload)
             case None:
                 pass
         if size is None:
@@ -385,37 +371,8 @@ class IcechunkStore(Store):
         node = None if parsed is None else self._tree.node(parsed.path)
         if node is None:
             return None
-        start, stop = _span(byte_range, len(node.user_data))
+        start, stop = span(byte_range, len(node.user_data))
         return node.user_data[start:stop]
-
-    def _read_chunks(self, asked: Sequence[_Ask]) -> Answers:
-        wanted = self._wanted(asked)
-        found = dict(zip(wanted, self._tree.read(list(wanted.values())), strict=True))
-        return [found.get(position) for position in range(len(asked))]
-
-    def _read_or_defer(self, asked: Sequence[_Ask]) -> DeferredAnswers:
-        """Small chunks together; large ones, if there are several, each by itself."""
-        wanted = self._wanted(asked)
-        large = {place: want for place, want in wanted.items() if want.is_large}
-        small = {place: want for place, want in wanted.items() if place not in large}
-        if len(large) < 2:
-            small, large = wanted, {}
-        found: dict[int, bytes | Later[bytes | None]] = {}
-        found |= zip(small, self._tree.read(list(small.values())), strict=True)
-        found |= {place: Later(partial(self._read_one, want)) for place, want in large.items()}
-        return [found.get(position) for position in range(len(asked))]
-
-    def _wanted(self, asked: Sequence[_Ask]) -> dict[int, Wanted]:
-        wanted: dict[int, Wanted] = {}
-        for position, ask in enumerate(asked):
-            payload = self._tree.chunk(ask.key.path, ask.key.index)
-            if payload is not None:
-                start, stop = _span(ask.byte_range, _length(payload))
-                wanted[position] = Wanted(payload, start, stop)
-        return wanted
-
-    def _read_one(self, wanted: Wanted) -> bytes | None:
-        return self._tree.read([wanted])[0]
 
     def _refuse_if_read_only(self) -> None:
         if self.read_only:
@@ -435,24 +392,6 @@ def _rebuild(
     store = cls(session, read_only=read_only)
     store._is_open = is_open
     return store
-
-
-def _span(byte_range: ByteRequest | None, length: int) -> tuple[int, int]:
-    match byte_range:
-        case None:
-            return 0, length
-        case RangeByteRequest(start, end):
-            return min(start, length), min(end, length)
-        case OffsetByteRequest(offset):
-            return min(offset, length), length
-        case SuffixByteRequest(suffix):
-            return max(0, length - suffix), length
-        case _:
-            raise TypeError(f"Unexpected byte_range, got {byte_range}.")
-
-
-def _length(payload: Payload) -> int:
-    return len(payload.data) if isinstance(payload, Inline) else payload.length
 
 
 def _bytes(value: Buffer) -> memoryview:
