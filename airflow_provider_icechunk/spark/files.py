@@ -38,7 +38,8 @@ from airflow_provider_icechunk.spark.plan import (
     slices,
 )
 from airflow_provider_icechunk.spark.regions import BLOCK_BYTES, plan_part, region_name
-from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
+from airflow_provider_icechunk.spark.work import commit_work
+from airflow_provider_icechunk.spark.write_job import JobResult
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
 
 _HEADERS = "file long, shape string"
@@ -72,18 +73,15 @@ def ingest_files(
     :param prepare: creates the array (with length 0 along `axis`, to start at its end).
     """
     work = FilesWork.of(spark, files, variable, array, axis=axis, start=start, tasks=tasks)
-
-    def grow(session: Session) -> None:
-        if prepare is not None:
-            prepare(session)
-        work.prepare(session)
-
-    writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=grow)
-    if writing.committed_as is None:
-        writer = work.writer(writing.view, cores(spark))
-        writing.run(writer.names, writer, resume=resume)
-    return writing.commit(
-        message or f"ingest {len(files)} files into {array}",
+    return commit_work(
+        spark,
+        repository,
+        work,
+        job=job,
+        branch=branch,
+        prepare=prepare,
+        resume=resume,
+        message=message or f"ingest {len(files)} files into {array}",
         metadata=metadata,
         rebase_with=rebase_with,
     )

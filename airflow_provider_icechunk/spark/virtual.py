@@ -37,7 +37,8 @@ from airflow_provider_icechunk.spark.virtual_plan import (
     VirtualPlan,
     make_plan,
 )
-from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
+from airflow_provider_icechunk.spark.work import commit_work
+from airflow_provider_icechunk.spark.write_job import JobResult
 from airflow_provider_icechunk.virtual.sources import ChecksumKind
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
 
@@ -93,18 +94,17 @@ def ingest_virtual(
     repo = opened(repository)
     headers = scan_headers(spark, repo.readonly_session(branch), tuple(files), choice)
     work = VirtualWork(headers, choice, start, tasks)
-
-    def make(session: Session) -> None:
-        if prepare is not None:
-            prepare(session)
-        work.prepare(session)
-
-    writing = SparkWriteJob.open(spark, repo, job=job, branch=branch, prepare=make)
-    if writing.committed_as is None:
-        writer = work.writer(writing.view, cores(spark))
-        writing.run(writer.names, writer, resume=resume)
-    return writing.commit(
-        message or f"refer to {len(files)} files", metadata=metadata, rebase_with=rebase_with
+    return commit_work(
+        spark,
+        repo,
+        work,
+        job=job,
+        branch=branch,
+        prepare=prepare,
+        resume=resume,
+        message=message or f"refer to {len(files)} files",
+        metadata=metadata,
+        rebase_with=rebase_with,
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.files import FilesWork
@@ -21,33 +20,9 @@ from airflow_provider_icechunk.spark.specification import (
 )
 from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
 from airflow_provider_icechunk.spark.virtual import VirtualWork, choose, scan_headers
+from airflow_provider_icechunk.spark.work import Work, Writer
 from airflow_provider_icechunk.spark.write_job import SparkWriteJob
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
-
-
-class Writer(Protocol):
-    """Tasks with names; travels to executors."""
-
-    @property
-    def names(self) -> list[str]:
-        """What each task writes, as a name."""
-        ...
-
-    def __call__(self, fork: ForkSession, number: int) -> int:
-        """Do the work of a task; returns how many bytes it wrote."""
-        ...
-
-
-class Work(Protocol):
-    """One entry of a job's list."""
-
-    def prepare(self, session: Session) -> None:
-        """Make the arrays fit; nothing if they do."""
-        ...
-
-    def writer(self, view: Session, at_once: int) -> Writer:
-        """The tasks, planned on the session as all of the job's entries have prepared it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

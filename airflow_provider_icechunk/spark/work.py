@@ -1,0 +1,66 @@
+"""Work for a job: arrays are made to fit first, then tasks write; and a job of one such work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.job_record import Prepare
+from airflow_provider_icechunk.spark.places import RepositoryLike, cores
+from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
+from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+
+
+class Writer(Protocol):
+    """Tasks with names; travels to executors."""
+
+    @property
+    def names(self) -> list[str]:
+        """What each task writes, as a name."""
+        ...
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Do the work of a task; returns how many bytes it wrote."""
+        ...
+
+
+class Work(Protocol):
+    """One entry of a job's list."""
+
+    def prepare(self, session: Session) -> None:
+        """Make the arrays fit; nothing if they do."""
+        ...
+
+    def writer(self, view: Session, at_once: int) -> Writer:
+        """The tasks, planned on the session as all of the job's entries have prepared it."""
+        ...
+
+
+def commit_work(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    work: Work,
+    *,
+    job: str,
+    branch: str,
+    prepare: Prepare | None,
+    resume: bool,
+    message: str,
+    metadata: Mapping[str, Any] | None,
+    rebase_with: ConflictSolver | None,
+) -> JobResult:
+    """Do one work as a job of its own: after what `prepare` does, and in one commit."""
+
+    def make(session: Session) -> None:
+        if prepare is not None:
+            prepare(session)
+        work.prepare(session)
+
+    writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=make)
+    if writing.committed_as is None:
+        writer = work.writer(writing.view, cores(spark))
+        writing.run(writer.names, writer, resume=resume)
+    return writing.commit(message, metadata=metadata, rebase_with=rebase_with)
