@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 
-import pytest
 from support import actors
 
 import airflow_provider_icechunk.api as ours
@@ -24,7 +23,7 @@ NOT_HERE = {
 }
 
 
-@pytest.mark.skipif(not actors.PYTHON, reason="ICECHUNK2_PYTHON is not set")
+@actors.needs_icechunk2
 def test_names_of_version_2_are_here() -> None:
     assert actors.PYTHON is not None
     done = subprocess.run(

@@ -14,7 +14,7 @@ from support.turn_machine import machine
 
 import airflow_provider_icechunk.api as ours
 
-pytestmark = pytest.mark.skipif(not actors.PYTHON, reason="ICECHUNK2_PYTHON is not set")
+pytestmark = actors.needs_icechunk2
 
 
 @pytest.fixture(scope="module")

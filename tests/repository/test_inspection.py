@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.skipif(not actors.PYTHON, reason="ICECHUNK2_PYTHON is not set")
+@actors.needs_icechunk2
 @pytest.mark.parametrize("branch", ["main", "side"])
 def test_the_official_library_says_the_same(folder: Path, branch: str) -> None:
     worker = actors.Worker()

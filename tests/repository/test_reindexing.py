@@ -154,7 +154,7 @@ edits = st.lists(
 )
 
 
-@pytest.mark.skipif(not actors.PYTHON, reason="ICECHUNK2_PYTHON is not set")
+@actors.needs_icechunk2
 def test_the_official_library_moves_chunks_to_the_same_places(
     tmp_path: Path, worker: actors.Worker
 ) -> None:

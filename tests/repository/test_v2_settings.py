@@ -86,7 +86,7 @@ def test_locations_are_compressed_when_chosen_and_worth_it(
     assert len(found) == count + 1
 
 
-@pytest.mark.skipif(not actors.PYTHON, reason="ICECHUNK2_PYTHON is not set")
+@actors.needs_icechunk2
 def test_the_official_library_reads_dictionaries_and_settings(tmp_path: Path) -> None:
     repo = with_locations(icechunk.local_filesystem_storage(tmp_path), COUNT, config())
     repo.save_config()

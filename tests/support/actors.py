@@ -11,10 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 from support import turns
 
 PYTHON = os.environ.get("ICECHUNK2_PYTHON")
-"""An interpreter that has official `icechunk` 2."""
+"""An interpreter that has official `icechunk` 2; `make test` makes one where Python 3.12 exists."""
+
+needs_icechunk2 = pytest.mark.skipif(
+    not PYTHON, reason="no interpreter with official icechunk 2 (set ICECHUNK2_PYTHON)"
+)
+"""The one reason for which tests with that library are left out."""
 
 
 class Refused(Exception):
