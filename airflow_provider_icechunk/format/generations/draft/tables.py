@@ -101,7 +101,9 @@ def write_table(table: Any, notes: Mapping[str, str], *, level: int) -> bytes:
     try:
         table.validate(full=True)
         table = table.replace_schema_metadata(dict(notes))
-        pq.write_table(table, sink, compression="zstd", compression_level=level)
+        pq.write_table(
+            table, sink, compression="zstd", compression_level=level, write_page_checksum=True
+        )
     except _BROKEN as error:
         raise InvalidInputError(
             f"this cannot be stored as Parquet: {str(error)[:200]}", kind=Kind.INVALID_METADATA
@@ -119,7 +121,7 @@ def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any
     if data[: len(_MAGIC)] != _MAGIC:
         raise FormatError(f"{where}: not a Parquet file (the first {len(_MAGIC)} bytes are wrong)")
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         _check_claims(file.metadata, limit, where)
         names = [field.name for field in schema if field.name in file.schema_arrow.names]
         missing = [f.name for f in schema if f.name not in names and not f.nullable]
