@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
 from airflow_provider_icechunk.format.deferred import Deferred
-from airflow_provider_icechunk.format.generations.base import FileType, Generation, Glancing
+from airflow_provider_icechunk.format.generations.base import (
+    FileType,
+    Generation,
+    Glancing,
+    Search,
+    Searching,
+)
 from airflow_provider_icechunk.format.generations.identities import show_id
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload
 from airflow_provider_icechunk.format.snapshot import (
     Manifest,
     ManifestFile,
@@ -59,7 +65,8 @@ class Assets:
         self._snapshots = WeightedCache[SnapshotId, Snapshot](
             limits.snapshot_nodes, lambda snapshot: 1 + len(snapshot.nodes)
         )
-        self._manifests = WeightedCache[ManifestId, Manifest](
+        self._search = codec.search_manifest if isinstance(codec, Searching) else None
+        self._manifests = WeightedCache[ManifestId, Manifest | Search](
             limits.manifest_bytes, lambda manifest: 1024 + manifest.nbytes
         )
         self._logs = WeightedCache[SnapshotId, TransactionLog](
@@ -81,7 +88,24 @@ class Assets:
 
     def manifest(self, identity: ManifestId) -> Manifest:
         """The manifest with this id. A missing one is damage, not absence."""
-        return self._manifests.get(identity, lambda: self._load_manifest(identity))
+        decode = self.ledger.codec.decode_manifest
+        found = self._manifests.get(identity, lambda: self._load_manifest(identity, decode))
+        if isinstance(found, Manifest):
+            return found
+        manifest = found.decode()
+        self._manifests.put(identity, manifest)
+        return manifest
+
+    def find(self, identity: ManifestId, node_id: NodeId, index: Index) -> Payload | None:
+        """One reference of a manifest; `None` when there is none."""
+        load: Callable[..., Manifest | Search]
+        load = self._search or self.ledger.codec.decode_manifest
+        found = self._manifests.get(identity, lambda: self._load_manifest(identity, load))
+        if not isinstance(found, Manifest):
+            if found.is_worth_it():
+                return found.find(node_id, index)
+            found = self.manifest(identity)
+        return found.of(node_id, len(index)).find(index)
 
     def manifests(self, identities: Iterable[ManifestId]) -> list[Manifest]:
         """Many manifests, fetched and decoded at once, in the given order."""
@@ -193,7 +217,9 @@ class Assets:
         decode = decode or self.ledger.codec.decode_snapshot
         return decode(found.data, identity, where=key)
 
-    def _load_manifest(self, identity: ManifestId) -> Manifest:
+    def _load_manifest(
+        self, identity: ManifestId, decode: Callable[..., Manifest | Search]
+    ) -> Manifest | Search:
         key = self.ledger.layout.manifest(identity)
         found = self.storage.get(key)
         if found is None:
@@ -202,7 +228,7 @@ class Assets:
                 "names it: the snapshot was collected while it was in use, or an object was lost",
                 kind=Kind.OBJECT_MISSING,
             )
-        return self.ledger.codec.decode_manifest(found.data, identity, where=key)
+        return decode(found.data, identity, where=key)
 
     def _encode_manifest(self, manifest: Manifest) -> tuple[Put, ManifestFile]:
         data = self.ledger.codec.encode_manifest(manifest, level=self._level)

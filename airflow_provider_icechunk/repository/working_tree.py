@@ -128,7 +128,7 @@ class WorkingTree:
                     return edit
         for ref in node.array.manifests:
             if ref.may_hold(index):
-                found = self.engine.assets.manifest(ref.id).of(node.id, len(index)).find(index)
+                found = self.engine.assets.find(ref.id, node.id, index)
                 if found is not None:
                     return found
         return None

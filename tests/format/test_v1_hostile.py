@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from airflow_provider_icechunk.format.generations.v1 import (
     manifests,
     snapshots,
 )
+from airflow_provider_icechunk.format.generations.v1.manifest_search import ManifestSearch
 from airflow_provider_icechunk.format.generations.v1.metadata import decode_value
 from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import (
@@ -49,6 +51,7 @@ from airflow_provider_icechunk.format.wire.layout import Shape, Writer
 NODE = NodeId(b"nodenode")
 MANIFEST = ManifestId(b"m" * 12)
 SNAPSHOT = SnapshotId(b"s" * 12)
+PLACES = [(0, 1), (1, 0), (1, 1), (2, 0), (3,), ()]
 DOCUMENT = json.dumps({"zarr_format": 3, "node_type": "group"}).encode()
 
 
@@ -93,6 +96,10 @@ def own_log() -> bytes:
 
 def read_manifest(payload: bytes) -> None:
     """Read every reference too: spans are only looked at when they are used."""
+    with suppress(FormatError):
+        search = ManifestSearch(payload, where="x")
+        for place in PLACES:
+            search.find(NODE, place)
     manifest = manifests.decode(payload, where="x")
     for parts in manifest.arrays.values():
         for refs in parts:

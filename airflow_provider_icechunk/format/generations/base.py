@@ -17,9 +17,10 @@ from airflow_provider_icechunk.format.ids import (
     OBJECT_ID_SIZE,
     ChunkId,
     ManifestId,
+    NodeId,
     SnapshotId,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload
 from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
 
@@ -128,6 +129,36 @@ class Glancing(Protocol):
 
     def glance_at_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`, whose tree is decoded when it is looked into."""
+        ...
+
+
+class Search(Protocol):
+    """A manifest of which single references are wanted."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, about."""
+        ...
+
+    def is_worth_it(self) -> bool:
+        """Whether to search once more; if not, decoding all of it comes cheaper."""
+        ...
+
+    def find(self, node_id: NodeId, index: Index) -> Payload | None:
+        """The reference at `index` of an array; `None` when there is none."""
+        ...
+
+    def decode(self) -> Manifest:
+        """All of it."""
+        ...
+
+
+@runtime_checkable
+class Searching(Protocol):
+    """A codec that finds single references without decoding a whole manifest."""
+
+    def search_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Search:
+        """The manifest in the file `where`, unpacked but not decoded."""
         ...
 
 

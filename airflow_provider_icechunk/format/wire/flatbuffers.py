@@ -223,9 +223,13 @@ class Table:
         at = self._target(slot)
         return self._missing(slot) if at is None else self.buffer.vector(at, 1, 1)[1]
 
+    def links(self, slot: int) -> tuple[int, int]:
+        """Where the links to the tables of a required vector begin, and how many there are."""
+        return self._vector(slot, 4, 4)
+
     def offsets(self, slot: int) -> NDArray[np.int64]:
         """Positions of the tables of a required vector, not yet checked."""
-        start, count = self._vector(slot, 4, 4)
+        start, count = self.links(slot)
         links: NDArray[np.uint32] = np.frombuffer(self.buffer.data, "<u4", count, start)
         return np.arange(start, start + 4 * count, 4, dtype=np.int64) + links
 

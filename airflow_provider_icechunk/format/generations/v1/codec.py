@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.generations.v1 import (
     manifests,
     snapshots,
 )
+from airflow_provider_icechunk.format.generations.v1.manifest_search import ManifestSearch
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, encode_base32
 from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
@@ -64,6 +65,12 @@ class V1Codec:
         manifest = manifests.decode(payload, where=where)
         _check_identity(manifest.id, expected, where)
         return manifest
+
+    def search_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> ManifestSearch:
+        """The same for whoever wants single references."""
+        search = ManifestSearch(self._open(data, FileType.MANIFEST, where), where=where)
+        _check_identity(search.id, expected, where)
+        return search
 
     def encode_manifest(self, manifest: Manifest, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file. Erased rows must have been removed."""

@@ -114,9 +114,21 @@ def _references(table: Table, locations: _Locations) -> tuple[ChunkRefs | None, 
     (keys,) = sort_keys(refs.index)
     if not bool(np.all(np.less(keys[:-1], keys[1:]))):
         buffer.fail("chunk references are not in order, or one is doubled")
+    _check_numbers(buffer, refs)
+    return refs, any(any(batch.slots[_REFERENCE_SLOTS:]) for batch, _ in parts)
+
+
+def reference(buffer: Buffer, at: NDArray[np.int64]) -> ChunkRefs:
+    """The one reference whose table is at `at`, if its location is not compressed."""
+    (batch,) = batches(buffer, at)
+    refs = _batch(batch, _Locations(buffer.root(IDENTIFIER), None))
+    _check_numbers(buffer, refs)
+    return refs
+
+
+def _check_numbers(buffer: Buffer, refs: ChunkRefs) -> None:
     if bool((refs.offset >= _TOP_NUMBER).any()) or bool((refs.length >= _TOP_NUMBER).any()):
         buffer.fail("a chunk reference has an impossible offset or length")
-    return refs, any(any(batch.slots[_REFERENCE_SLOTS:]) for batch, _ in parts)
 
 
 def _batch(batch: Batch, locations: _Locations) -> ChunkRefs:

@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.generations.v1 import (
     snapshots,
 )
 from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL, WRITER
+from airflow_provider_icechunk.format.generations.v1.manifest_search import ManifestSearch
 from airflow_provider_icechunk.format.generations.v2.locations import pack_locations, unpack_frames
 from airflow_provider_icechunk.format.generations.v2.unknown import unknown_field
 from airflow_provider_icechunk.format.generations.v2.values import decode_value, encode_value
@@ -69,6 +70,13 @@ class V2Codec:
         manifest = manifests.decode(opened.payload, where=where, unpack=unpack_frames)
         _check_identity(manifest.id, expected, where)
         return manifest
+
+    def search_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> ManifestSearch:
+        """The same for whoever wants single references."""
+        payload = self._open(data, FileType.MANIFEST, where).payload
+        search = ManifestSearch(payload, where=where, unpack=unpack_frames)
+        _check_identity(search.id, expected, where)
+        return search
 
     def encode_manifest(self, manifest: Manifest, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file. Erased rows must have been removed."""
