@@ -94,11 +94,12 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
 
         repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
         token = task_identity(context)
+        # Opened before the look back: the commit itself looks no further back than its base.
+        session = repository.writable_session(self.branch)
         earlier = find_commit(repository, self.branch, token, since=earliest_start(context))
         if earlier is not None:
             self.log.info("An earlier attempt committed %s already", earlier.id)
             return self._finish(context, earlier.id, earlier.parent_id, committed=True, result=None)
-        session = repository.writable_session(self.branch)
         given = _session.set(session)
         try:
             result = super().execute(context)

@@ -14,6 +14,7 @@ from support.airflow_contexts import make_context
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task, with_session
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
+from airflow_provider_icechunk.hooks import transactions
 
 
 @pytest.fixture
@@ -88,6 +89,24 @@ def test_a_task_that_committed_does_not_run_its_function_again(repository: Repos
     assert again == {**first, "result": None}
     assert run(write, 2, context=make_context(run_id="next"))["parent_id"] == first["snapshot_id"]
     assert len(messages(repository)) == 3
+
+
+def test_an_attempt_thought_dead_that_commits_while_the_next_one_begins_is_found(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = transactions.find_commit
+    made: list[dict[str, Any]] = []
+
+    def look_and_be_overtaken(*args: Any, **arguments: Any) -> Any:
+        answer = looked(*args, **arguments)
+        if not made:
+            monkeypatch.setattr(transactions, "find_commit", looked)
+            made.append(run(write, 1))
+        return answer
+
+    monkeypatch.setattr(transactions, "find_commit", look_and_be_overtaken)
+    assert run(write, 1)["snapshot_id"] == made[0]["snapshot_id"]
+    assert messages(repository) == ["dag.task in run", "begin"]
 
 
 def test_a_task_that_is_cleared_days_later_still_finds_its_commit(repository: Repository) -> None:
