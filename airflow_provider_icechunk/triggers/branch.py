@@ -107,6 +107,8 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         """Yield the events."""
         pauses, gap = Pauses(self.poll_interval), Gap(self.event_gap)
         start = ""
+        if self.once:
+            await asyncio.sleep(pauses.before_first_look())
         while True:
             try:
                 start = start or await self._watermark() or self.start_from

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
 _LONGEST_PAUSE = 600.0
+_LONGEST_FIRST_PAUSE = 5.0
 
 
 class Pauses:
@@ -26,6 +27,14 @@ class Pauses:
     def __init__(self, interval: float) -> None:
         self.interval = interval
         self.failures = 0
+
+    def before_first_look(self) -> float:
+        """The pause after a sensor, which has just looked itself, has deferred.
+
+        Airflow 3.3 fails a task that is resumed before its scheduler has taken note that the worker
+        gave it back.
+        """
+        return min(self.interval, _LONGEST_FIRST_PAUSE)
 
     def after_success(self) -> float:
         """The pause after a look that worked."""
@@ -75,6 +84,7 @@ class PollingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the one event."""
         pauses = Pauses(self.poll_interval)
+        await asyncio.sleep(pauses.before_first_look())
         while True:
             try:
                 answer = await asyncio.to_thread(self._open_and_look)

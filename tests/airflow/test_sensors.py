@@ -431,6 +431,37 @@ def test_events_keep_their_distance(
     assert all(6.0 < wait <= 7.0 for wait in waits[1:3])
 
 
+@pytest.mark.parametrize(("interval", "pause"), [(60.0, 5.0), (2.0, 2.0)])
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        lambda **given: IcechunkBranchTrigger(start_from="beginning", once=True, **given),
+        lambda **given: IcechunkTagTrigger(tag="v1", **given),
+        lambda **given: IcechunkNodeTrigger(path="a/x", **given),
+    ],
+)
+def test_a_deferred_sensor_is_not_resumed_before_airflow_knows_that_it_deferred(
+    trigger: Callable[..., BaseTrigger],
+    interval: float,
+    pause: float,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository.create_tag("v1", repository.lookup_branch("main"))
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def first() -> TriggerEvent:
+        return await anext(trigger(repository="weather", poll_interval=interval).run())
+
+    assert asyncio.run(first()).payload["status"] == "success"
+    assert slept == [pause]
+
+
 def test_pauses_grow_with_failures_and_stay_bounded() -> None:
     pauses = Pauses(10.0)
     waits = [pauses.after_failure() for _ in range(100)]

@@ -204,6 +204,8 @@ def test_deferred_sensors_give_the_worker_back_and_answer_in_the_end(airflow: Ai
         return found
 
     until(lambda: states() == {"deferred"}, "all sensors to defer")
+    for task in tasks:
+        until(lambda task=task: airflow.is_given_back("waiting", run, task), f"{task} to be noted")
     commit(made, "noise")
     wanted = commit(made, "wanted", "late")
     made.create_tag("v1", wanted)

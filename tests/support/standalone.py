@@ -261,6 +261,15 @@ class Airflow:
         path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
         self.ask("PATCH", path, {"new_state": "failed"})
 
+    def is_given_back(self, dag: str, run: str, task: str) -> bool:
+        """Whether the scheduler has heard that a worker has ended with a task.
+
+        Airflow fails a task that waits and is resumed before that (apache/airflow#67287). Only the
+        scheduler's log tells.
+        """
+        told = f"TaskInstance Finished: dag_id={dag}, task_id={task}, run_id={run},"
+        return any(told in log.read_text(errors="replace") for log in self.home.glob("*.log"))
+
     def answer(self, dag: str, run: str, task: str, option: str) -> None:
         """Wait until a task asks a person, and answer."""
         path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
@@ -271,6 +280,7 @@ class Airflow:
             return state in {"awaiting_input", "deferred"}
 
         until(asked, f"{task} to ask")
+        until(lambda: self.is_given_back(dag, run, task), f"the scheduler to hear of {task}")
         body = {"chosen_options": [option], "params_input": {}}
         self.ask("PATCH", f"{path}/-1/hitlDetails", body)
 

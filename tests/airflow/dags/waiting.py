@@ -16,7 +16,7 @@ WAIT = {
     **STORED,
     "repository": "watched",
     "deferrable": True,
-    "poke_interval": 1,
+    "poke_interval": 2,
     "timeout": 900,
 }
 
