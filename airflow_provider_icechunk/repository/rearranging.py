@@ -1,7 +1,7 @@
 """A session that gives nodes other paths and does nothing else; generation `2` only.
 
 Node ids, manifests and chunks stay: a move of any size is one small commit. Others cannot rebase
-over it, and it is not rebased over others.
+over it. It is rebased over others who left the nodes that it moves, and their new places, alone.
 """
 
 from __future__ import annotations
@@ -10,65 +10,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import (
-    AlreadyExistsError,
-    InvalidInputError,
-    Kind,
-    NotFoundError,
-    SessionError,
-    UnsupportedError,
-)
+from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 from airflow_provider_icechunk.format.generations.v2.flags import Feature, is_enabled
-from airflow_provider_icechunk.format.names import ROOT, check_node_path, is_below, parent_path
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot, in_order
-from airflow_provider_icechunk.format.transactions import Move, TransactionLog, in_target_order
+from airflow_provider_icechunk.format.names import check_node_path
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.format.transactions import Move, TransactionLog
 from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.repository.conflicts import Collision, ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.history import Diff
+from airflow_provider_icechunk.repository.history import Diff, logs_since_parent
 from airflow_provider_icechunk.repository.ledgers.base import Behind
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
+from airflow_provider_icechunk.repository.moves import moved, net_moves, rebase_moves
 from airflow_provider_icechunk.repository.session import Session, SessionMode
 
 
-def moved(nodes: Mapping[str, Node], source: str, target: str) -> dict[str, Node]:
-    """The tree with the node at `source`, and all below it, at `target`."""
-    if source == ROOT:
-        raise InvalidInputError("the root group cannot be moved")
-    if source not in nodes:
-        raise NotFoundError(f"there is no node at {source}", kind=Kind.NODE_NOT_FOUND)
-    if target == source or is_below(target, source):
-        raise InvalidInputError(f"{source} cannot be moved into itself, to {target}")
-    if target in nodes:
-        raise AlreadyExistsError(f"there is a node at {target} already", kind=Kind.NODE_EXISTS)
-    parent = parent_path(target)
-    above = None if parent is None else nodes.get(parent)
-    if above is None or not above.is_group:
-        raise NotFoundError(
-            f"{target} cannot be the new place: there is no group at {parent}",
-            kind=Kind.NODE_NOT_FOUND,
-        )
-    return in_order(
-        replace(node, path=target + path.removeprefix(source))
-        if path == source or is_below(path, source)
-        else node
-        for path, node in nodes.items()
-    )
-
-
-def net_moves(before: Mapping[str, Node], after: Mapping[str, Node]) -> tuple[Move, ...]:
-    """Nodes that have another path than before, in the order of their new paths' segments."""
-    paths = {node.id: path for path, node in before.items()}
-    return in_target_order(
-        Move(node.id, not node.is_group, paths[node.id], path)
-        for path, node in after.items()
-        if paths[node.id] != path
-    )
-
-
 class RearrangeSession(Session):
-    """Moves nodes of the head of a branch. Everything can be read, nothing else be written."""
+    """Moves nodes of the head of a branch. Everything can be read, nothing else be written.
+
+    It commits, amends and rebases as other sessions do. Its tree is read-only: what is moved is a
+    base whose nodes have other paths.
+    """
 
     def __init__(
         self,
@@ -84,24 +47,19 @@ class RearrangeSession(Session):
                 f"generation `{engine.generation}`"
             )
         super().__init__(engine, base, metadata=metadata)
+        self._branch = branch
         self._ledger = engine.ledger
         self._start = base
-        self._target: str | None = branch
 
     @property
     def read_only(self) -> bool:
         """Whether nothing can be moved any more."""
-        return self._target is None
+        return self._branch is None
 
     @property
     def mode(self) -> SessionMode:
         """What the session may do."""
         return SessionMode.readonly if self.read_only else SessionMode.rearrange
-
-    @property
-    def branch(self) -> str | None:
-        """The branch that `commit` moves."""
-        return self._target
 
     @property
     def has_uncommitted_changes(self) -> bool:
@@ -122,92 +80,53 @@ class RearrangeSession(Session):
         check_node_path(from_path)
         check_node_path(to_path)
         with self.tree.lock:
-            self._open_branch()
+            self._check_open()
             base = self.tree.base
             self.tree.base = replace(base, nodes=moved(base.nodes, from_path, to_path))
-
-    def commit(
-        self,
-        message: str,
-        metadata: Mapping[str, Any] | None = None,
-        rebase_with: ConflictSolver | None = None,
-        rebase_tries: int = 1_000,
-        *,
-        token: str | None = None,
-        allow_empty: bool = False,
-        patience: float = 600.0,
-    ) -> str:
-        """Store the moves as one commit; returns its id. It is never rebased."""
-        del rebase_with, rebase_tries, patience
-        if token is not None:
-            raise InvalidInputError("moves cannot be committed with a token")
-        with self.tree.lock:
-            branch, moves = self._ready(allow_empty=allow_empty)
-            snapshot = self._flusher.flush(
-                self.tree.base,
-                ChangeSet(),
-                message=message,
-                metadata=self._default_metadata | dict(metadata or {}),
-                log=lambda log: TransactionLog(log.id, moves=moves),
-            )
-            outcome = self._ledger.commit(branch, self._start.id, snapshot)
-            return self._settle(snapshot if not isinstance(outcome, Behind) else outcome)
-
-    def amend(
-        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
-    ) -> str:
-        """Add the moves to the newest commit of the branch; returns the id that replaces it."""
-        with self.tree.lock:
-            branch, moves = self._ready(allow_empty=allow_empty)
-            outcome = amend(
-                self._engine,
-                self._flusher,
-                branch=branch,
-                base=self.tree.base,
-                changes=ChangeSet(),
-                moves=moves,
-                may_move=True,
-                message=message,
-                metadata=self._default_metadata | dict(metadata or {}),
-            )
-            return self._settle(outcome)
-
-    def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
-        """Moves are committed or forgotten, not stored aside."""
-        del message, metadata
-        raise UnsupportedError("a session that moves nodes cannot be flushed; commit it")
-
-    def rebase(self, solver: ConflictSolver) -> None:
-        """Moves are never rebased: paths of the other side may not mean what they did."""
-        del solver
-        raise UnsupportedError(
-            "a session that moves nodes cannot be rebased; make a new one and move again"
-        )
 
     def _moves(self) -> tuple[Move, ...]:
         with self.tree.lock:
             return net_moves(self._start.nodes, self.tree.base.nodes)
 
-    def _open_branch(self) -> str:
-        if self._target is None:
+    def _check_open(self) -> None:
+        if self._branch is None:
             raise SessionError("this session has committed; open another one")
         if not is_enabled(self._ledger.info(), Feature.MOVE_NODE):
             raise UnsupportedError(f"feature `move_node` is disabled in {self.location}")
-        return self._target
 
-    def _ready(self, *, allow_empty: bool) -> tuple[str, tuple[Move, ...]]:
-        branch, moves = self._open_branch(), self._moves()
-        if not moves and not allow_empty:
-            raise SessionError(
-                "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
-            )
-        self._engine.conditions.check()
-        self._engine.clock.check()
-        return branch, moves
+    def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
+        moves = self._moves()
+        return self._flusher.flush(
+            self.tree.base,
+            ChangeSet(),
+            message=message,
+            metadata=metadata,
+            log=lambda log: TransactionLog(log.id, moves=moves),
+        )
 
-    def _settle(self, outcome: Snapshot | Behind) -> str:
-        if isinstance(outcome, Behind):
-            raise self._lost_race(self._start.id, outcome.actual, 1)
-        self._finish(outcome)
-        self._target = None
-        return self._engine.show(outcome.id)
+    def _amended(self, message: str, metadata: dict[str, Any]) -> Snapshot | Behind:
+        assert self._branch is not None
+        return amend(
+            self._engine,
+            self._flusher,
+            branch=self._branch,
+            base=self.tree.base,
+            changes=ChangeSet(),
+            moves=self._moves(),
+            may_move=True,
+            message=message,
+            metadata=metadata,
+        )
+
+    def _stand_on(self, commit: Snapshot, solver: ConflictSolver) -> None:
+        del solver  # Nothing about moves is left to be decided.
+        logs = logs_since_parent(self._engine.assets, commit)
+        theirs = tuple(move for log in logs for move in log.moves)
+        verdict = rebase_moves(self._start.nodes, self.tree.base.nodes, theirs, commit.nodes)
+        if isinstance(verdict, Collision):
+            raise self._collided(commit, verdict)
+        self._start, self.tree.base = commit, replace(commit, nodes=verdict.nodes)
+
+    def _finish(self, snapshot: Snapshot) -> None:
+        super()._finish(snapshot)
+        self._start = snapshot

@@ -17,7 +17,6 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     NotFoundError,
     OutcomeUnknownError,
-    RebaseFailedError,
     SessionError,
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig
@@ -28,27 +27,15 @@ from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
-from airflow_provider_icechunk.repository.conflicts import (
-    Collision,
-    ConflictSolver,
-    Theirs,
-    rebase_step,
-)
+from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.coordination import Coordination
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.handoff import (
-    WorkUnit,
-)
-from airflow_provider_icechunk.repository.history import (
-    Diff,
-    combine_paths,
-    commits_between,
-    logs_since_parent,
-)
+from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.history import Diff, combine_paths, commits_between
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 from airflow_provider_icechunk.repository.merging import Handed
-from airflow_provider_icechunk.repository.node_ids import ids_of
 from airflow_provider_icechunk.repository.patience import Patience
+from airflow_provider_icechunk.repository.rebasing import Rebasing
 from airflow_provider_icechunk.repository.reindexing import Reindexing
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
@@ -74,7 +61,7 @@ class ChunkType(Enum):
     INLINE = 3
 
 
-class Session(Coordination, Reindexing):
+class Session(Coordination, Rebasing, Reindexing):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param engine: what the sessions of a repository share.
@@ -224,12 +211,9 @@ class Session(Coordination, Reindexing):
         its base and the head returns that snapshot and writes nothing.
         """
         with self.tree.lock:
-            self.tree.check_writable()
-            assert self._branch is not None
-            if token is None and not allow_empty and self.tree.changes.is_empty():
-                raise SessionError(
-                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
-                )
+            self._check_open()
+            if token is None and not allow_empty:
+                self._check_changed()
             self._engine.conditions.check()
             self._engine.clock.check()
             self.tree.writer.flush()
@@ -262,9 +246,7 @@ class Session(Coordination, Reindexing):
             self.rebase(solver)
         while True:
             base = self.tree.base
-            snapshot = self._flusher.flush(
-                base, self.tree.changes, message=message, metadata=metadata
-            )
+            snapshot = self._store_snapshot(message, metadata)
             outcome = self._move_branch(base.id, snapshot)
             if isinstance(outcome, Moved):
                 return snapshot
@@ -306,86 +288,45 @@ class Session(Coordination, Reindexing):
         Only in generation `2`, and not for the first snapshot. The session is read-only then.
         """
         with self.tree.lock:
-            self.tree.check_writable()
-            assert self._branch is not None
-            if not allow_empty and self.tree.changes.is_empty():
-                raise SessionError(
-                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
-                )
+            self._check_open()
+            if not allow_empty:
+                self._check_changed()
             self._engine.conditions.check()
             self._engine.clock.check()
             self.tree.writer.flush()
-            outcome = amend(
-                self._engine,
-                self._flusher,
-                branch=self._branch,
-                base=self.tree.base,
-                changes=self.tree.changes,
-                message=message,
-                metadata=self._default_metadata | dict(metadata or {}),
-            )
+            outcome = self._amended(message, self._default_metadata | dict(metadata or {}))
             if isinstance(outcome, Behind):
                 raise self._lost_race(self.tree.base.id, outcome.actual, 1)
             self._finish(outcome)
             return self._engine.show(outcome.id)
 
+    def _amended(self, message: str, metadata: dict[str, Any]) -> Snapshot | Behind:
+        assert self._branch is not None
+        return amend(
+            self._engine,
+            self._flusher,
+            branch=self._branch,
+            base=self.tree.base,
+            changes=self.tree.changes,
+            message=message,
+            metadata=metadata,
+        )
+
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch names; the session is read-only then."""
         with self.tree.lock:
-            self.tree.check_writable()
-            if self.tree.changes.is_empty():
-                raise SessionError(
-                    "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
-                )
+            self._check_open()
+            self._check_changed()
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
             self._engine.ledger.announce(snapshot)
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
 
-    def rebase(self, solver: ConflictSolver) -> None:
-        """Move the changes over what was committed to the branch since the session was opened.
-
-        On a conflict that `solver` may not decide, `RebaseFailedError` is raised and the session
-        stays on the last commit it could be moved to.
-        """
-        with self.tree.lock:
-            self.tree.check_writable()
-            assert self._branch is not None
-            assets = self._engine.assets
-            head = self._engine.ledger.branch(self._branch)
-            if head is None or head == self.tree.base.id:
-                return
-            commits = commits_between(assets, self.tree.base.id, head)
-            if commits is None:
-                raise ConflictError(
-                    f"branch {self._branch!r} no longer contains {self.snapshot_id}, on which this "
-                    "session stands (it was reset, or its history expired): changes cannot be "
-                    "moved over; start again from a new session",
-                    expected_parent=self.snapshot_id,
-                    actual_parent=self._engine.show(head),
-                )
-            assets.bring_logs(commit.id for commit in commits)
-            for commit in commits:
-                self.tree.changes = self._moved_over(commit, solver)
-                self.tree.base = commit
-
-    def _moved_over(self, commit: Snapshot, solver: ConflictSolver) -> ChangeSet:
-        """The changes on top of a child of the base, if nothing is in their way."""
-        ours = self.tree.changes
-        if ours.created:
-            ours = self.tree.node_ids.renumber(ours, ids_of(commit.nodes.values()))
-        for log in logs_since_parent(self._engine.assets, commit):
-            verdict = rebase_step(ours, self.tree.base, Theirs(log, commit), solver)
-            if isinstance(verdict, Collision):
-                identity = self._engine.show(commit.id)
-                raise RebaseFailedError(
-                    f"Rebase failed on snapshot {identity}: {len(verdict.conflicts)} conflicts "
-                    f"found: {', '.join(map(repr, verdict.conflicts[:5]))}",
-                    snapshot=identity,
-                    conflicts=verdict.conflicts,
-                )
-            ours = verdict.changes
-        return ours
+    def _check_changed(self) -> None:
+        if not self.has_uncommitted_changes:
+            raise SessionError(
+                "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
+            )
 
     def _find_token(self, head: SnapshotId, token: str) -> Snapshot | None:
         commits = commits_between(self._engine.assets, self.tree.base.id, head)

@@ -165,8 +165,13 @@ class Turns(RuleBasedStateMachine):
         self.agree()
 
     @precondition(lambda self: self.generation == "2")
-    @rule(data=st.data(), old=st.sampled_from(NODES), new=st.sampled_from([*NODES, "m", "n"]))
-    def move(self, data: st.DataObject, old: str, new: str) -> None:
+    @rule(
+        data=st.data(),
+        old=st.sampled_from(NODES),
+        new=st.sampled_from([*NODES, "m", "n"]),
+        value=st.none() | st.integers(0, 99),
+    )
+    def move(self, data: st.DataObject, old: str, new: str, value: int | None) -> None:
         branch = self.draw_branch(data)
         tree, old, new = self.trees[branch], f"/{old}", f"/{new}"
         above = new.rsplit("/", 1)[0] or "/"
@@ -175,7 +180,17 @@ class Turns(RuleBasedStateMachine):
         if tree.get(above, [None, 0])[1] is not None:
             return
         moves = [[old, new]]
-        self.act(data, "rearrange", branch=branch, moves=moves, message="mv", how="commit")
+        if value is None:
+            self.act(data, "rearrange", branch=branch, moves=moves, message="mv", how="commit")
+        else:
+            # Meanwhile somebody writes into the node that is moved.
+            attributes = {**tree[old][0], "value": value}
+            meanwhile = [["attributes", old[1:], attributes]]
+            if tree[old][1] is not None:
+                meanwhile.append(["write", old[1:], 0, 1, value])
+            self.act(data, "race moves", branch=branch, moves=moves, theirs=meanwhile)
+            for edit in meanwhile:
+                apply(tree, edit)
         for path in [one for one in tree if one == old or one.startswith(old + "/")]:
             tree[new + path.removeprefix(old)] = tree.pop(path)
         # A commit that moved nodes is amended by moves only.

@@ -104,6 +104,21 @@ def race(
     ]
 
 
+def race_moves(
+    library: Any, repo: Any, *, branch: str, moves: list[list[str]], theirs: list[list[Any]]
+) -> list[str]:
+    """Somebody edits while nodes are moved: the moves are rebased over the edits."""
+    moving, other = repo.rearrange_session(branch), repo.writable_session(branch)
+    for source, target in moves:
+        moving.move(source, target)
+    for name, *rest in theirs:
+        EDITS[name](other, *rest)
+    return [
+        other.commit("quick"),
+        moving.commit("moved late", rebase_with=library.ConflictDetector()),
+    ]
+
+
 def expire(library: Any, repo: Any, *, number: int) -> list[str]:
     """Expire what is older than the `number`-th snapshot of `main`."""
     del library
@@ -240,6 +255,7 @@ ACTIONS = {
     "change": change,
     "rearrange": rearrange,
     "race": race,
+    "race moves": race_moves,
     "expire": expire,
     "collect": collect,
     "name": name_version,
