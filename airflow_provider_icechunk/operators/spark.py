@@ -38,8 +38,10 @@ class IcechunkSparkSubmitOperator(SparkSubmitOperator):
     Returns `snapshot_id`, `parent_id`, `branch` and `chunks`.
 
     :param repository: path below the root of the connection. (templated)
-    :param writes: what the application has to write; that of this provider takes a list of `array`
-        and `generator`. (templated)
+    :param writes: what the application has to write. That of this provider takes a list of objects
+        of three kinds: without `kind`, `array` and `generator`, which fills an array, or a `region`
+        of it; `kind: files`, whose values are copied into an `array`; and `kind: virtual`, files
+        whose chunks are referred to, below the URLs in `authorize`. (templated)
     :param branch: branch to stand on and to commit to. (templated)
     :param arrays: arrays the session has to have, as for IcechunkOpenSessionOperator. (templated)
     :param message: commit message; by default Dag, task and run. (templated)
