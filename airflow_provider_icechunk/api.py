@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from enum import IntEnum
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
@@ -26,6 +26,7 @@ from airflow_provider_icechunk.exceptions import (
     RebaseFailedError,
     StorageError,
 )
+from airflow_provider_icechunk.exceptions import SessionError as SessionStateError
 from airflow_provider_icechunk.format.config import (
     CachingConfig,
     CompressionAlgorithm,
@@ -128,6 +129,11 @@ from airflow_provider_icechunk.virtual.storages import (
     s3_storage,
     tigris_storage,
 )
+from airflow_provider_icechunk.virtual.storages_of_2 import (
+    hf_storage,
+    http_storage,
+    redirect_storage,
+)
 from airflow_provider_icechunk.zarr_store.sessions import (
     ForkSession,
     RearrangeSession,
@@ -141,6 +147,7 @@ if TYPE_CHECKING:
         MigrationResult,
     )
     from airflow_provider_icechunk.repository.migration.run import migrate
+    from airflow_provider_icechunk.repository.migration.upgrade import upgrade_icechunk_repository
     from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 __all__ = [
@@ -211,6 +218,7 @@ __all__ = [
     "S3StaticCredentials",
     "Session",
     "SessionMode",
+    "SessionStateError",
     "SnapshotInfo",
     "SpecVersion",
     "Storage",
@@ -239,6 +247,8 @@ __all__ = [
     "gcs_static_credentials",
     "gcs_storage",
     "gcs_store",
+    "hf_storage",
+    "http_storage",
     "http_store",
     "in_memory_storage",
     "initialize_logs",
@@ -247,6 +257,7 @@ __all__ = [
     "migrate",
     "print_debug_info",
     "r2_storage",
+    "redirect_storage",
     "s3_anonymous_credentials",
     "s3_credentials",
     "s3_from_env_credentials",
@@ -255,9 +266,11 @@ __all__ = [
     "s3_storage",
     "s3_store",
     "set_logs_filter",
+    "shutdown_telemetry",
     "spec_version",
     "supported_spec_versions",
     "tigris_storage",
+    "upgrade_icechunk_repository",
 ]
 
 
@@ -297,6 +310,10 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
     logging.getLogger("airflow_provider_icechunk").setLevel(names.get(level, level))
 
 
+def shutdown_telemetry() -> None:
+    """Nothing is exported by this package, so there is nothing to shut down."""
+
+
 def print_debug_info() -> None:
     """Print versions of what matters when reporting a problem."""
     import platform
@@ -310,16 +327,20 @@ def print_debug_info() -> None:
     print("\n".join(lines))  # noqa: T201 - printing is what it is for
 
 
+_MIGRATION = "airflow_provider_icechunk.repository.migration"
+_LATE = {
+    "IcechunkStore": "airflow_provider_icechunk.zarr_store.store",
+    "MigrationProgress": f"{_MIGRATION}.plan",
+    "MigrationResult": f"{_MIGRATION}.plan",
+    "migrate": f"{_MIGRATION}.run",
+    "upgrade_icechunk_repository": f"{_MIGRATION}.upgrade",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import what few programs name only when it is named: the store class brings Zarr along."""
-    if name == "IcechunkStore":
-        from airflow_provider_icechunk.zarr_store.store import IcechunkStore
-
-        return IcechunkStore
-    if name in ("MigrationProgress", "MigrationResult", "migrate"):
-        from airflow_provider_icechunk.repository.migration import run
-
-        return getattr(run, name)
+    if name in _LATE:
+        return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

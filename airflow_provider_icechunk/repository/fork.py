@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Any, Never, Self
 
 from airflow_provider_icechunk.exceptions import ForkError, SessionError
 from airflow_provider_icechunk.format.fragments import Fragment
@@ -32,6 +32,15 @@ class ForkSession(Session):
         """The work this session does."""
         assert self._work is not None
         return self._work
+
+    def fork(self) -> Self:
+        """A session for a worker of this worker, which stands on this one's tree, changes included.
+
+        Merge it into this session, and this one into the session that it was forked from.
+        """
+        with self.tree.lock:
+            work = self._hand_out(self.work.job)
+            return type(self)(self._engine, self._engine.assets.snapshot(work.staged), work)
 
     def hand_over(self) -> ChangeSet:
         """What this session changed, its chunks stored durably first."""

@@ -26,6 +26,7 @@ from airflow_provider_icechunk.format.references import Inline, Native, RefKind,
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.repository.chunk_table import ChunkTables
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.coordination import Coordination
@@ -61,7 +62,7 @@ class ChunkType(Enum):
     INLINE = 3
 
 
-class Session(Coordination, Rebasing, Reindexing):
+class Session(Coordination, Rebasing, Reindexing, ChunkTables):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param engine: what the sessions of a repository share.

@@ -27,7 +27,7 @@ from airflow_provider_icechunk.virtual.grants import (
     HttpAccess,
     S3Access,
 )
-from airflow_provider_icechunk.virtual.locations import Location, shown
+from airflow_provider_icechunk.virtual.locations import BY_NAME, Location, parse_location, shown
 from airflow_provider_icechunk.virtual.parts import Part, changed_error
 from airflow_provider_icechunk.virtual.sources import (
     Source,
@@ -204,6 +204,11 @@ class VirtualReader:
         except VirtualAccessDeniedError:
             return False
         return True
+
+    def expanded(self, url: str) -> str:
+        """The whole URL of a location that names its container; any other one as it is."""
+        is_whole = parse_location(url).scheme != BY_NAME
+        return url if is_whole else str(self._grants.resolve(url))
 
     def describe(self, url: str) -> Source:
         """What a foreign file is now. Needs the same grant as reading it."""
