@@ -100,7 +100,8 @@ class Turns(RuleBasedStateMachine):
         self.folder = self.root / str(next(self.numbers))
         self.trees: dict[str, Tree] = {}
         self.tags: dict[str, Tree] = {}
-        self.may_amend = False
+        self.amendable: set[str] = set()
+        """Branches whose newest commit can be amended by any session."""
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -142,10 +143,11 @@ class Turns(RuleBasedStateMachine):
         attributes = {**after["/"][0], "turn": next(self.numbers)}
         kept.append(["attributes", "", attributes])
         after["/"][0] = attributes
-        how = "amend" if amends and self.generation == "2" and self.may_amend else "commit"
+        amends = amends and self.generation == "2" and branch in self.amendable
+        how = "amend" if amends else "commit"
         self.act(data, "change", branch=branch, edits=kept, message="ch", how=how)
         self.trees[branch] = after
-        self.may_amend = True
+        self.amendable.add(branch)
         self.agree()
 
     @rule(data=st.data(), one=st.integers(0, 1), value=st.integers(0, 99))
@@ -161,7 +163,7 @@ class Turns(RuleBasedStateMachine):
         self.act(data, "race", branch=branch, ours=[ours, root], theirs=[theirs])
         for edit in (theirs, ours, root):
             apply(tree, edit)
-        self.may_amend = True
+        self.amendable.add(branch)
         self.agree()
 
     @precondition(lambda self: self.generation == "2")
@@ -194,7 +196,7 @@ class Turns(RuleBasedStateMachine):
         for path in [one for one in tree if one == old or one.startswith(old + "/")]:
             tree[new + path.removeprefix(old)] = tree.pop(path)
         # A commit that moved nodes is amended by moves only.
-        self.may_amend = False
+        self.amendable.discard(branch)
         self.agree()
 
     @rule(data=st.data(), kind=st.sampled_from(["tag", "branch"]))
@@ -206,7 +208,7 @@ class Turns(RuleBasedStateMachine):
         self.act(data, "name", name=name, kind=kind, branch=branch)
         named = self.tags if kind == "tag" else self.trees
         named[name] = copy.deepcopy(self.trees[branch])
-        self.may_amend = False
+        self.amendable.clear()
         self.agree()
 
     @rule(data=st.data())
@@ -253,7 +255,7 @@ class Turns(RuleBasedStateMachine):
                 place.rename(self.folder)
             else:
                 shutil.rmtree(place)
-        self.may_amend = False
+        self.amendable.clear()
         self.agree()
 
     def files(self, place: Path) -> list[str]:
