@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,28 @@ os.environ |= {
 }
 
 Connect = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def closed_pipes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close the output of `spark-submit`, which the Spark provider leaves to the garbage collector.
+
+    In a worker the process ends anyway. Here it would warn in the middle of something else.
+    """
+    if request.node.get_closest_marker("airflow") is None:
+        return
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    submit = SparkSubmitHook.submit
+
+    def submit_and_close(hook: SparkSubmitHook, *args: Any, **options: Any) -> str | None:
+        try:
+            return submit(hook, *args, **options)
+        finally:
+            if hook._submit_sp is not None:
+                hook._submit_sp.stdout.close()
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit_and_close)
 
 
 @pytest.fixture(scope="session")
