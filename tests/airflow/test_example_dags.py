@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from support.provider_classes import listed
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.spark.generators import generate
@@ -51,12 +52,19 @@ def write(repository: Repository, message: str, value: int) -> str:
     return session.commit(message)
 
 
-def test_every_example_is_run_here_or_beside_it() -> None:
+def test_every_example_is_run_here() -> None:
     here = Path(__file__)
-    text = here.read_text() + here.with_name("test_runs.py").read_text()
+    text = here.read_text()
     examples = {file.stem for file in (here.parents[2] / "dags").glob("*.py")}
     assert len(examples) >= 9
     assert {name for name in examples if f'"{name}"' not in text} == set()
+
+
+def test_every_operator_and_sensor_has_an_example() -> None:
+    folder = Path(__file__).parents[2] / "dags"
+    text = "".join(file.read_text() for file in folder.glob("*.py"))
+    made = {one.__name__ for one in listed("operators", "sensors")}
+    assert {name for name in made if f"{name}(" not in text} == set()
 
 
 def test_each_run_appends_its_day_and_a_day_again_changes_its_place_only(
@@ -124,6 +132,38 @@ def test_a_downstream_works_on_the_version_that_the_sensor_found(
     assert np.allclose(values(repository, "northern_mean"), expected)
     newest = next(iter(repository.ancestry(branch="main")))
     assert newest.metadata["airflow"]["task_id"] == "add_means"
+
+
+def test_what_is_complete_is_released_and_a_branch_goes_back_to_a_release(
+    airflow_home: Path, folder: Path
+) -> None:
+    repository = Repository.create(local_filesystem_storage(folder / "weather"))
+    session = repository.writable_session("main")
+    zarr.create_array(session.store, name="temperature", data=np.ones((3, 2, 2)))
+    written = session.commit("three days")
+    release = load(airflow_home, "icechunk_release")
+    assert release.test(run_conf={"days": 3}).state == "success"
+    released = opened(folder, "weather").lookup_tag("release-1")
+    assert opened(folder, "weather").lookup_branch("main") == released != written
+    bad = write(opened(folder, "weather"), "nobody wants this", 1)
+    opened(folder, "weather").create_tag("release-2", bad)
+    back = load(airflow_home, "icechunk_roll_back")
+    for _ in range(2):
+        assert back.test().state == "success"
+        repository = opened(folder, "weather")
+        assert repository.lookup_branch("main") == released
+        assert repository.list_tags() == {"release-1"}
+    assert (values(repository, "temperature") == 1).all()
+
+
+def test_a_repository_moves_up_between_two_verifications(airflow_home: Path, folder: Path) -> None:
+    storage = local_filesystem_storage(folder / "weather")
+    write(Repository.create(storage, spec_version=1), "old", 5)
+    for _ in range(2):
+        assert load(airflow_home, "icechunk_migrate").test().state == "success"
+        repository = opened(folder, "weather")
+        assert repository.spec_version == "2"
+        assert values(repository, "field")[0] == 5
 
 
 NOW = {"older_than": "0s", "minimum_age": "0s"}
@@ -213,6 +253,24 @@ def answer_if_asked(dag_id: str, task_id: str, answer: str) -> bool:
         payload = UpdateHITLDetailPayload(chosen_options=[answer])
         update_hitl_detail(dag_id, run_id, task_id, payload, person, session)
     return True
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_quickstart_runs_and_the_official_library_reads_its_result(
+    airflow_home: Path, folder: Path, connect: Callable[..., str]
+) -> None:
+    import icechunk
+
+    connect("spark_default", conn_type="spark", host="local[2]")
+    assert load(airflow_home, "icechunk_quickstart").test().state == "success"
+    storage = icechunk.local_filesystem_storage(str(folder / "weather"))
+    repository = icechunk.Repository.open(storage)
+    assert len(list(repository.ancestry(branch="main"))) == 2
+    root = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    field = np.asarray(root["temperature"][:])
+    assert np.array_equal(field, generate("temperature", whole(field), field.shape))
+    assert np.asarray(root["latitude"][:]).tolist() == list(range(-89, 90, 2))
 
 
 @pytest.mark.spark

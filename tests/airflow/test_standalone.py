@@ -39,6 +39,7 @@ TESTED_BELOW = {
     f"icechunk_{name}"
     for name in (
         "quickstart", "append_daily", "write_audit_publish", "event_driven", "maintenance",
+        "release", "roll_back", "migrate",
     )
 }  # fmt: skip
 ON_THE_QUICKSTART = {"icechunk_append_year", "icechunk_downstream"}
@@ -182,6 +183,30 @@ class TestExamples:
         kept = [info.message for info in repository(airflow, "kept").ancestry(branch="main")]
         assert kept[:10] == [str(number) for number in range(11, 1, -1)]
         assert "0" not in kept
+
+    def test_release_and_roll_back(self, airflow: Airflow) -> None:
+        made = create(airflow, "released")
+        run = airflow.start("icechunk_release", {"repository": "released", "days": 2})
+        sensor = ("icechunk_release", run, "wait_until_complete")
+        until(lambda: airflow.is_given_back(*sensor), "the sensor to wait")
+        session = made.writable_session("main")
+        zarr.create_array(session.store, name="temperature", data=np.ones((2, 2, 2)))
+        session.commit("two days")
+        finished = airflow.finish("icechunk_release", run)
+        assert finished == "success", airflow.explain("icechunk_release", run)
+        released = made.lookup_tag("release-1")
+        commit(made, "nobody wants this")
+        made.create_tag("release-2", made.lookup_branch("main"))
+        airflow.succeed("icechunk_roll_back", {"repository": "released"})
+        assert made.lookup_branch("main") == released
+        assert made.list_tags() == {"release-1"}
+
+    def test_migrate(self, airflow: Airflow) -> None:
+        storage = local_filesystem_storage(airflow.home / "data" / "old")
+        wanted = commit(Repository.create(storage, spec_version=1), "old")
+        airflow.succeed("icechunk_migrate", {"repository": "old"})
+        made = repository(airflow, "old")
+        assert (made.spec_version, made.lookup_branch("main")) == ("2", wanted)
 
     def test_those_that_are_tested_are_there(self) -> None:
         assert TESTED_BELOW | ON_THE_QUICKSTART <= EXAMPLES
