@@ -22,7 +22,14 @@ import zarr
 from support.drivers import environment, last_line, start, until
 from zarr.core.buffer import default_buffer_prototype
 
-from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.api import (
+    ChunkType,
+    Repository,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    local_filesystem_storage,
+    local_filesystem_store,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -148,6 +155,23 @@ source = spark.read.format("icechunk").options(node="cells", layout="chunks").lo
 source.write.format("icechunk").mode("append").options(node="source", job="5").save(place)
 spark.stop()
 print(json.dumps(["regions", "files", "cells", "chunks", "source"]))
+"""
+VIRTUAL = f"""
+import json, sys
+from pyspark.sql import SparkSession
+from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.spark.shipping import zipped_package
+from airflow_provider_icechunk.spark.virtual import ingest_virtual
+
+master, place, prefix, *files = sys.argv[1:]
+SPECULATE = "false"
+{SESSION}
+repository = Repository.open(
+    local_filesystem_storage(place), authorize_virtual_chunk_access={{prefix: None}}
+)
+result = ingest_virtual(spark, repository, files, job="one", along=0, tasks=3)
+spark.stop()
+print(json.dumps([result.snapshot_id, result.chunks]))
 """
 
 
@@ -292,9 +316,39 @@ def test_every_front_end_writes_what_one_process_would(
         assert stored(place, name) == stored(alone, name), name
 
 
-def official(place: Path, array: str) -> Any:
+def test_references_to_files_are_collected_without_moving_data(
+    cluster: tuple[str, list[int]], tmp_path: Path
+) -> None:
+    whole = np.arange(72, dtype="int64").reshape(12, 6)
+    source, place = tmp_path / "files", tmp_path / "repository"
+    source.mkdir()
+    for number in range(3):
+        with h5py.File(source / f"{number}.h5", "w") as file:
+            file.create_dataset("v", data=whole[4 * number : 4 * number + 4], chunks=(2, 6))
+    prefix = f"file://{source}/"
+    config = RepositoryConfig.default()
+    store = local_filesystem_store(str(source))
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, store))
+    granted = {prefix: None}
+    repository = Repository.create(local_filesystem_storage(place), config, granted)
+    files = sorted(source.iterdir())
+    driver = start(VIRTUAL, cluster[0], place, prefix, *files, env=environment())
+    snapshot, chunks = json.loads(last_line(driver))
+    assert (snapshot, chunks) == (repository.lookup_branch("main"), 6)
+    assert len(list(repository.ancestry(branch="main"))) == 2
+    reader = repository.readonly_session("main")
+    assert np.array_equal(np.asarray(zarr.open_array(reader.store, path="v", mode="r")[:]), whole)
+    assert np.array_equal(official(place, "v", granted), whole)
+    kinds = {reader.chunk_type("/v", [row, 0]) for row in range(6)}
+    assert kinds == {ChunkType.VIRTUAL}
+    assert list(place.glob("chunks/*")) == []
+
+
+def official(place: Path, array: str, granted: dict[str, None] | None = None) -> Any:
     storage = icechunk.local_filesystem_storage(str(place))
-    store = icechunk.Repository.open(storage).readonly_session("main").store
+    access = None if granted is None else icechunk.containers_credentials(granted)
+    repository = icechunk.Repository.open(storage, authorize_virtual_chunk_access=access)
+    store = repository.readonly_session("main").store
     return np.asarray(zarr.open_array(store, path=array, mode="r")[:])
 
 
