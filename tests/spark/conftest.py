@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zarr
 from pyspark.sql import SparkSession
 from support.drivers import kill_leftovers
 
@@ -42,3 +43,13 @@ def repository(tmp_path: Path) -> Repository:
 def no_leftover_drivers() -> Iterator[None]:
     yield
     kill_leftovers()
+
+
+@pytest.fixture
+def place(repository: Repository, tmp_path: Path) -> str:
+    """The folder of a repository with an array `a`."""
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("a", shape=(8, 10), chunks=(1, 4), dtype="int64", compressors=None)
+    session.commit("first")
+    return str(tmp_path / "repository")
