@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import actors
 
 from airflow_provider_icechunk.format.generations.v1 import layout
 from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
@@ -47,7 +47,7 @@ from airflow_provider_icechunk.format.snapshot import (
 from airflow_provider_icechunk.format.transactions import TransactionLog
 
 READER = Path(__file__).parents[1] / "support" / "official_reader.py"
-INTERPRETERS = {"1.1": sys.executable, "2": os.environ.get("ICECHUNK2_PYTHON", "")}
+INTERPRETERS = {"1.1": sys.executable, "2": actors.PYTHON}
 CODEC = V1Codec()
 LAYOUT = layout.V1Layout()
 SECOND = SnapshotId(b"second-snaps")
@@ -157,11 +157,10 @@ def seen_by(interpreter: str, root: Path) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("release", INTERPRETERS)
+@pytest.mark.parametrize("release", ["1.1", pytest.param("2", marks=actors.needs_icechunk2)])
 def test_official_readers_see_what_was_written(release: str, tmp_path: Path) -> None:
     interpreter = INTERPRETERS[release]
-    if not interpreter or not Path(interpreter).exists():
-        pytest.skip("no interpreter with official icechunk 2 (set ICECHUNK2_PYTHON)")
+    assert interpreter is not None
     build(tmp_path)
     seen = seen_by(interpreter, tmp_path)
     assert seen["version"].startswith(release)

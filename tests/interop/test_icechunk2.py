@@ -6,25 +6,24 @@ It cannot live in one interpreter with icechunk 1.1; `ICECHUNK2_PYTHON` names on
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 import zarr
 from icechunk2_worker import describe
+from support import actors
 
 import airflow_provider_icechunk.api as icechunk
 
-PYTHON = os.environ.get("ICECHUNK2_PYTHON")
 WORKER = Path(__file__).with_name("icechunk2_worker.py")
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="ICECHUNK2_PYTHON is not set")
+pytestmark = actors.needs_icechunk2
 
 
 def run_other(what: str, path: Path) -> dict:
-    command = [PYTHON, str(WORKER), what, str(path)]
+    assert actors.PYTHON is not None
+    command = [actors.PYTHON, str(WORKER), what, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from support import fixtures, trees
+from support import actors, fixtures, trees
 from support.early import tell
 from support.migrations import portrait
 from support.upkeep import live_in
@@ -23,17 +21,14 @@ from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo, 
 from airflow_provider_icechunk.format.wire import flexbuffers
 
 SCRIPT = Path(__file__).parents[1] / "support" / "official_migration.py"
-INTERPRETER = os.environ.get("ICECHUNK2_PYTHON", "")
 
-pytestmark = pytest.mark.skipif(
-    not INTERPRETER or not Path(INTERPRETER).exists(),
-    reason="no interpreter with official icechunk 2 (set ICECHUNK2_PYTHON)",
-)
+pytestmark = actors.needs_icechunk2
 
 
 def official(action: str, folders: list[Path]) -> str:
+    assert actors.PYTHON is not None
     done = subprocess.run(
-        [INTERPRETER, str(SCRIPT), action, *map(str, folders)],
+        [actors.PYTHON, str(SCRIPT), action, *map(str, folders)],
         capture_output=True,
         text=True,
         check=False,

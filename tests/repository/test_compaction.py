@@ -1,7 +1,5 @@
 """Small chunks in packed files: the same values, fewer files, and nobody's write is lost."""
 
-import os
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +8,7 @@ import icechunk
 import numpy as np
 import pytest
 import zarr
+from support import actors
 from support.arrays import GROUP, array, contents, put
 
 from airflow_provider_icechunk.api import (
@@ -272,12 +271,11 @@ np.save(sys.argv[2], found[:])
 """
 
 
+@actors.needs_icechunk2
 @pytest.mark.parametrize("generation", ["1", "2"])
 def test_official_icechunk_2_reads_packed_chunks(tmp_path: Path, generation: str) -> None:
-    python = os.environ.get("ICECHUNK2_PYTHON", "")
-    if not shutil.which(python):
-        pytest.skip("no interpreter with icechunk 2")
+    assert actors.PYTHON is not None
     values = write_zarr(tmp_path / "r", generation)
     out = tmp_path / "found.npy"
-    subprocess.run([python, "-c", READ, str(tmp_path / "r"), str(out)], check=True, env={})
+    subprocess.run([actors.PYTHON, "-c", READ, str(tmp_path / "r"), str(out)], check=True, env={})
     assert np.array_equal(np.load(out), values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from support import actors
 
 import airflow_provider_icechunk.api as icechunk
 
 SCRIPT = Path(__file__).parents[1] / "support" / "official_v2.py"
-INTERPRETER = os.environ.get("ICECHUNK2_PYTHON", "")
 METADATA = {
     "big": 2**63 + 5,
     "neg": -(2**63),
@@ -27,15 +26,13 @@ METADATA = {
 }
 FIRST = "1CECHNKREP0F1RSTCMT0"
 
-pytestmark = pytest.mark.skipif(
-    not INTERPRETER or not Path(INTERPRETER).exists(),
-    reason="no interpreter with official icechunk 2 (set ICECHUNK2_PYTHON)",
-)
+pytestmark = actors.needs_icechunk2
 
 
 def theirs(action: str, folder: Path) -> dict[str, Any]:
+    assert actors.PYTHON is not None
     done = subprocess.run(
-        [INTERPRETER, str(SCRIPT), action, str(folder)],
+        [actors.PYTHON, str(SCRIPT), action, str(folder)],
         capture_output=True,
         text=True,
         check=False,

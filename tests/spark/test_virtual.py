@@ -1,7 +1,6 @@
 """Files as virtual references: what HDF5 reads is what Zarr reads, or the file says why not."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from support import actors
 
 from airflow_provider_icechunk.api import (
     Repository,
@@ -165,16 +165,15 @@ np.savez(sys.argv[3], **{name.replace("/", "."): root[name][...] for name in sys
 """
 
 
+@actors.needs_icechunk2
 @pytest.mark.parametrize("generation", [1, 2])
 def test_official_icechunk_2_reads_the_references(
     tmp_path: Path, files: list[str], generation: int
 ) -> None:
-    python = os.environ.get("ICECHUNK2_PYTHON", "")
-    if not shutil.which(python):
-        pytest.skip("no interpreter with icechunk 2")
+    assert actors.PYTHON is not None
     refer(granting(tmp_path, generation), files)
     given = [str(tmp_path / "repository"), f"file://{tmp_path}/files/", str(tmp_path / "out.npz")]
-    subprocess.run([python, "-c", READ, *given, *NAMES], check=True, env={})
+    subprocess.run([actors.PYTHON, "-c", READ, *given, *NAMES], check=True, env={})
     with np.load(tmp_path / "out.npz") as found:
         assert np.array_equal(found["t2m"], WHOLE)
         assert np.array_equal(found["time"], np.arange(12))
