@@ -26,7 +26,7 @@ from airflow_provider_icechunk.storage.credentials import (
     Secret,
     StaticCredentials,
 )
-from airflow_provider_icechunk.storage.s3_lane import Lane, ask_root, find_root
+from airflow_provider_icechunk.storage.s3_lane import Lane, ask_root, find_root, is_direct
 from airflow_provider_icechunk.storage.s3_settings import Checksums, S3Settings
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class Connection:
             lane.listen(client.meta.events)
         return lane
 
-    def _lane(self, root: str, region: str | None = None) -> Lane:
+    def _lane(self, root: str, region: str | None = None) -> Lane | None:
+        if not is_direct(root):
+            return None
         region = region or self._settings.region or _ANY_REGION
         return Lane(self._settings, self._session, root=root, region=region)
 

@@ -2,28 +2,28 @@
 
 A commit is a dozen small requests, and a client made for three hundred services spends several
 times as long preparing each of them as a loopback server takes to answer. So the three requests
-that a repository lives on are put together here and signed and sent by the parts of botocore that
-do that well: its credentials, its signer, its connections, its reading of error answers. All else
-(lists, deletes, uploads in parts) and every answer that asks for more than an error (another
-region, another signature) is left to the client.
+that a repository lives on are put together, signed and sent here; credentials and their renewal,
+and the reading of error answers, are botocore's. All else (lists, deletes, uploads in parts,
+proxies) and every answer that asks for more than an error (another region, another signature) is
+left to the client.
 """
 
 from __future__ import annotations
 
-import socket
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from zlib import crc32
 
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
+from botocore.awsrequest import AWSPreparedRequest
 from botocore.exceptions import ClientError, FlexibleChecksumError
 from botocore.hooks import first_non_none_response
-from botocore.httpsession import URLLib3Session
+from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
@@ -32,6 +32,8 @@ from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
 from airflow_provider_icechunk.storage.s3_errors import UseClient
 from airflow_provider_icechunk.storage.s3_settings import S3Settings
+from airflow_provider_icechunk.storage.s3_signing import UNSIGNED, Signer
+from airflow_provider_icechunk.storage.s3_wire import Address, Received, Wire
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 _CLIENTS_MATTER = frozenset({301, 302, 307, 400, 403})
 """Answers that a client may know how to follow; no request that got one was carried out."""
 _CHECKSUM = "x-amz-checksum-crc32"
+_NO_BYTES = sha256().hexdigest()
 _AGENT = f"airflow-provider-icechunk/{__version__}"
 
 
@@ -47,7 +50,7 @@ class Answer:
     """What a store sent."""
 
     headers: Mapping[str, str]
-    """Names in any case."""
+    """Names in lower case."""
     data: bytes
 
 
@@ -55,25 +58,21 @@ class Lane:
     """Single requests to the objects of one bucket. Raises what the client would raise."""
 
     def __init__(self, settings: S3Settings, session: Session, *, root: str, region: str) -> None:
-        self._root = root
+        self._address = Address.of(root)
+        self._path = urlsplit(root).path
         self._region = region
         self._signed = not isinstance(settings.credentials, AnonymousCredentials)
         self._credentials = session.get_credentials() if self._signed else None
         self._checked = settings.sends_checksums
         self._events: Any = session.get_component("event_emitter")
         self._parser = create_parser("rest-xml")
-        # The published types of these two know less than the library takes.
-        timeout: Any = (settings.connect_timeout, settings.read_timeout)
-        options: Any = [
-            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        ]
-        self._http = URLLib3Session(
-            verify=session.get_config_variable("ca_bundle") or True,
-            proxies=get_environ_proxies(root),
-            timeout=timeout,
-            max_pool_connections=settings.concurrency,
-            socket_options=options,
+        bundle = session.get_config_variable("ca_bundle") or True
+        self._wire = Wire(
+            self._address,
+            connect_timeout=settings.connect_timeout,
+            read_timeout=settings.read_timeout,
+            kept=settings.concurrency,
+            bundle=get_cert_path(bundle),
         )
 
     def listen(self, events: Any) -> None:
@@ -104,51 +103,70 @@ class Lane:
     def _send(
         self, operation: str, method: str, name: str, headers: dict[str, str], data: bytes = b""
     ) -> Answer:
-        request = AWSRequest(
-            method=method,
-            url=self._root + quote(name, safe="/~"),
-            data=data,
-            headers={"User-Agent": _AGENT, **headers},
-        )
+        target = self._path + quote(name, safe="/~")
+        told = {"Host": self._address.header, "Accept-Encoding": "identity", **headers}
+        if method == "PUT":
+            told["Content-Length"] = str(len(data))
         if self._signed:
-            self._sign(request)
-        prepared = request.prepare()
-        prepared.stream_output = True
-        hooks = self._events.emit(f"before-send.s3.{operation}", request=prepared)
-        response = first_non_none_response(hooks) or self._http.send(prepared)
-        status: int = response.status_code
-        try:
-            body: bytes = response.raw.read()
-        finally:
-            response.raw.close()
+            told = self._sign(method, target, told, data)
+        told["User-Agent"] = _AGENT
+        if not _is_sendable(told):
+            raise UseClient
+        status, found, body = self._exchange(operation, method, target, told, data)
         if 200 <= status < 300:
-            return Answer(response.headers, body)
+            return Answer(found, body)
         if status in _CLIENTS_MATTER:
             raise UseClient
-        told = {"status_code": status, "headers": response.headers, "body": body}
+        complaint = {"status_code": status, "headers": found, "body": body}
         no_shape: Any = None  # errors are read without one
-        raise ClientError(self._parser.parse(told, no_shape), operation)
+        raise ClientError(self._parser.parse(complaint, no_shape), operation)
 
-    def _sign(self, request: AWSRequest) -> None:
-        if self._credentials is None:
+    def _exchange(
+        self, operation: str, method: str, target: str, headers: dict[str, str], data: bytes
+    ) -> Received:
+        """What the store answers, or a hook in its place."""
+        url = self._address.url + target
+        shown: Any = headers  # any mapping does
+        request = AWSPreparedRequest(method, url, shown, data, stream_output=True)
+        hooks = self._events.emit(f"before-send.s3.{operation}", request=request)
+        answer = first_non_none_response(hooks)
+        if answer is None:
+            return self._wire.exchange(method, target, headers, data)
+        found = {str(name).lower(): str(value) for name, value in answer.headers.items()}
+        return answer.status_code, found, answer.raw.read()
+
+    def _sign(
+        self, method: str, target: str, headers: dict[str, str], data: bytes
+    ) -> dict[str, str]:
+        frozen = self._credentials.get_frozen_credentials() if self._credentials else None
+        if frozen is None or frozen.access_key is None or frozen.secret_key is None:
             raise UseClient
-        if _CHECKSUM in request.headers:
-            # What the signer wants to know before it leaves the bytes to checksum and encryption.
-            request.context["checksum"] = {"request_algorithm": {"in": "header", "name": _CHECKSUM}}
-            request.context["has_streaming_input"] = True
-        frozen = self._credentials.get_frozen_credentials()
-        S3SigV4Auth(frozen, "s3", self._region).add_auth(request)
+        signer = Signer(frozen.access_key, frozen.secret_key, frozen.token, self._region)
+        digest = sha256(data).hexdigest() if data else _NO_BYTES
+        if self._address.is_secure and _CHECKSUM in headers:
+            digest = UNSIGNED
+        return signer.sign(method, target, headers, digest=digest, moment=datetime.now(UTC))
 
     def _verify(self, answer: Answer) -> None:
         expected = answer.headers.get(_CHECKSUM)
         # The checksum is that of the whole object, or of the checksums of its parts.
-        if not expected or "-" in expected or answer.headers.get("Content-Range"):
+        if not expected or "-" in expected or answer.headers.get("content-range"):
             return
         found = _crc32(answer.data)
         if found != expected:
             raise FlexibleChecksumError(
                 error_msg=f"expected checksum {expected} did not match {found}"
             )
+
+
+def _is_sendable(headers: Mapping[str, str]) -> bool:
+    """Whether the values fit into lines; what does not is refused by the client."""
+    return all(value.isascii() and value.isprintable() for value in headers.values())
+
+
+def is_direct(url: str) -> bool:
+    """Whether no proxy stands before a host."""
+    return urlsplit(url).scheme not in get_environ_proxies(url)
 
 
 def find_root(settings: S3Settings) -> str | None:

@@ -73,6 +73,7 @@ def scripted(*replies: Reply, checksums: Checksums | None = None) -> Iterator[S3
                 credentials=static_credentials("key", "hidden"),
                 allow_http=True,
                 checksums=checksums,
+                read_timeout=2.0,
                 retry=Retry(tries=1),
             )
         )
