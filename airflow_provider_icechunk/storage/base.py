@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import NewType, Protocol, runtime_checkable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, NewType, Protocol, runtime_checkable
 
 Version = NewType("Version", str)
 """An opaque tag of one state of an object: an entity tag, or what a backend has instead."""
 
 Data = bytes | bytearray | memoryview
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +96,23 @@ class Fetched:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """An object in a listing."""
+class Listed(NamedTuple):
+    """An object in a listing; a tuple, because listings are long."""
 
     key: str
     size: int
-    created_at: datetime
-    """Time of the last write by the store's own clock, in UTC."""
+    micros: int
+    """Time of the last write by the store's own clock, in microseconds since 1970 UTC."""
+
+    @classmethod
+    def at(cls, key: str, size: int, created_at: datetime) -> Listed:
+        """An object that was written at a time that has a zone."""
+        return cls(key, size, (created_at - _EPOCH) // _MICRO)
+
+    @property
+    def created_at(self) -> datetime:
+        """The same time as a `datetime` in UTC."""
+        return _EPOCH + timedelta(microseconds=self.micros)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,14 +159,14 @@ class LocalStorage:
         if found is None:
             return None
         os.close(found.descriptor)
-        return Listed(key, found.status.st_size, files.written_at(found.status))
+        return Listed(key, found.status.st_size, found.status.st_mtime_ns // 1000)
 
     def delete(self, keys: Sequence[str]) -> Deleted:
         """Delete; a key that is not there counts as deleted. Folders stay."""
         paths = [self._paths.of(key) for key in keys]
         targets = dict(zip(keys, paths, strict=True))
         groups = self._locks.grouped(targets)
-        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=4)
+        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=1)
         failed = {key: reason for part in reasons for key, reason in part.items()}
         self._unsettled.forget(paths)
         if self._durable:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from airflow_provider_icechunk.storage.base import Listed
 from airflow_provider_icechunk.storage.keys import is_segment
-from airflow_provider_icechunk.storage.local_files import failure, outside, written_at
+from airflow_provider_icechunk.storage.local_files import failure, outside
 from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
 
 
@@ -29,7 +29,7 @@ def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
                 continue
             except OSError as error:
                 raise failure(error, "look at", entry.path) from error
-            yield Listed(here, status.st_size, written_at(status))
+            yield Listed(here, status.st_size, status.st_mtime_ns // 1000)
 
 
 def folders_below(folder: str) -> list[str]:
@@ -58,6 +58,8 @@ def _belongs(entry: os.DirEntry[str], key: str) -> bool:
 
 
 def _sort_name(entry: os.DirEntry[str]) -> str:
+    if entry.is_file(follow_symlinks=False):
+        return entry.name
     if entry.is_symlink():
         raise outside(entry.path)
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name

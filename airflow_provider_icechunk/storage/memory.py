@@ -193,4 +193,4 @@ def _holds(expect: Expectation, current: StoredObject | None) -> bool:
 
 
 def _listed(key: str, stored: StoredObject) -> Listed:
-    return Listed(key, len(stored.data), stored.created_at)
+    return Listed.at(key, len(stored.data), stored.created_at)

@@ -196,7 +196,7 @@ class S3Storage:
     def head(self, key: str) -> Listed | None:
         """Size and creation time without the bytes."""
         found = self._bucket.head(check_key(key))
-        return None if found is None else Listed(key, found.size, found.created_at)
+        return None if found is None else Listed.at(key, found.size, found.created_at)
 
     def delete(self, keys: Sequence[str]) -> Deleted:
         """Delete in batches of 1000; a key that is not there counts as deleted."""

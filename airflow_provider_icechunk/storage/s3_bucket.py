@@ -150,7 +150,7 @@ class Bucket:
         for entry in page.get("Contents", []):
             key = entry["Key"].removeprefix(self._root)
             if key and not key.endswith("/"):
-                yield Listed(key, entry["Size"], entry["LastModified"].astimezone(UTC))
+                yield Listed.at(key, entry["Size"], entry["LastModified"])
 
     def folder_names(self, page: ListObjectsV2OutputTypeDef, prefix: str) -> Iterator[str]:
         """The folders directly below `prefix` in a page that was asked for with a delimiter."""
@@ -193,7 +193,7 @@ class Bucket:
         name, headers = self.name(key), _headers(request)
         short = self._by_lane(lambda lane: lane.put(name, data, headers))
         if short is not None:
-            return Version(short.headers["ETag"])
+            return Version(short.headers["etag"])
         bucket = self.settings.bucket
         answer = self.client.put_object(Bucket=bucket, Key=name, Body=data, **request)
         return Version(answer["ETag"])
@@ -225,8 +225,8 @@ class Bucket:
         short = self._by_lane(lambda lane: lane.get(name, asked))
         if short is not None:
             headers = short.headers
-            is_range = bool(headers.get("Content-Range"))
-            return Body(short.data, Version(headers["ETag"]), is_range)
+            is_range = bool(headers.get("content-range"))
+            return Body(short.data, Version(headers["etag"]), is_range)
         if asked is None:
             found = self.client.get_object(Bucket=bucket, Key=name)
         else:
@@ -275,14 +275,12 @@ def _headers(request: Mapping[str, Any]) -> dict[str, str]:
 
 def _described(headers: Mapping[str, str]) -> Head:
     metadata = {
-        name.lower().removeprefix(_META): value
-        for name, value in headers.items()
-        if name.lower().startswith(_META)
+        name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)
     }
     return Head(
-        int(headers["Content-Length"]),
-        parsedate_to_datetime(headers["Last-Modified"]).astimezone(UTC),
-        Version(headers["ETag"]),
+        int(headers["content-length"]),
+        parsedate_to_datetime(headers["last-modified"]).astimezone(UTC),
+        Version(headers["etag"]),
         metadata,
     )
 

@@ -46,10 +46,10 @@ from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits, Reachable
 from airflow_provider_icechunk.repository.maintenance.walk import Roots, read_roots
 from airflow_provider_icechunk.storage.base import Deleted, Put
-from airflow_provider_icechunk.storage.pool import run_all
 
-_KEYS_AT_ONCE = 1000
-_BATCHES_AT_ONCE = 4
+_SNAPSHOTS_AT_ONCE = 1000
+_KEYS_AT_ONCE = 20_000
+"""A storage spreads what it is given; each call waits once for a disk."""
 _SPARE_BYTES = 64 << 20
 _TRIES = 20
 
@@ -130,7 +130,7 @@ class Collection:
 
     def _delete_snapshots(self, doomed: Listing, summary: GCSummary) -> GCSummary:
         """Newest first, so that what is put back finds its ancestors still there."""
-        for part in parts(doomed.newest_first(), most=_KEYS_AT_ONCE, most_bytes=_SPARE_BYTES):
+        for part in parts(doomed.newest_first(), most=_SNAPSHOTS_AT_ONCE, most_bytes=_SPARE_BYTES):
             unnamed = ~contains(self._live.snapshots(), part.ids)
             outcome = self._delete_recoverably(part.take(unnamed))
             summary = _counted(summary, Layer.SNAPSHOTS, outcome)
@@ -170,9 +170,8 @@ class Collection:
     def _delete_layer(
         self, doomed: Listing | JobFiles, layer: Layer, summary: GCSummary
     ) -> GCSummary:
-        todo: list[Listing | JobFiles] = list(parts(doomed, most=_KEYS_AT_ONCE))
-        for outcome in run_all(self._delete, todo, at_once=_BATCHES_AT_ONCE):
-            summary = _counted(summary, layer, outcome)
+        for part in parts(doomed, most=_KEYS_AT_ONCE):
+            summary = _counted(summary, layer, self._delete(part))
         return summary
 
     def _delete(self, part: Listing | JobFiles) -> _Outcome:

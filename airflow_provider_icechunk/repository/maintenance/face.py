@@ -27,7 +27,7 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
     ExpirationPlan,
     RetentionPolicy,
 )
-from airflow_provider_icechunk.repository.maintenance.rewrite import rewrite_manifests
+from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod, rewrite_manifests
 from airflow_provider_icechunk.repository.maintenance.stats import (
     ChunkStorageStats,
     chunk_storage_stats,
@@ -155,17 +155,24 @@ class Maintenance:
         ).native_bytes
 
     def rewrite_manifests(
-        self, message: str, *, branch: str, metadata: Mapping[str, Any] | None = None
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: Mapping[str, Any] | None = None,
+        commit_method: CommitMethod = "new_commit",
     ) -> str:
         """Write all manifests of a branch anew by the configuration in force, as one commit.
 
         Returns the id of the new snapshot. Its metadata says, under `splitting_config`, by which
-        rules it was made.
+        rules it was made. With `commit_method="amend"`, in generation `2`, it takes the place of
+        the newest commit.
         """
         details = self._default_commit_metadata | dict(metadata or {})
-        return self._engine.show(
-            rewrite_manifests(self._engine, message, branch=branch, metadata=details)
+        rewritten = rewrite_manifests(
+            self._engine, message, branch=branch, metadata=details, commit_method=commit_method
         )
+        return self._engine.show(rewritten)
 
     def compact(
         self,

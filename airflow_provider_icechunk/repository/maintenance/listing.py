@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Self
 
@@ -20,13 +19,10 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
     from_rows,
     to_rows,
 )
-from airflow_provider_icechunk.repository.world import from_micros, to_micros
 from airflow_provider_icechunk.storage.base import Listed, Storage
 
 _PLAIN_NAMES = FileNames()
 _BATCH = 10_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICRO = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +103,7 @@ def list_objects(
 
 def _batches(found: Iterator[Listed], before: int | None) -> Iterator[list[Listed]]:
     if before is not None:
-        limit = from_micros(before)
-        found = (item for item in found if item.created_at < limit)
+        found = (item for item in found if item.micros < before)
     while batch := list(islice(found, _BATCH)):
         yield batch
 
@@ -129,7 +124,7 @@ def _listing(prefix: str, named: list[Listed], names: FileNames) -> Listing:
         prefix,
         from_rows(names.decode([item.key[start:] for item in named])),
         np.fromiter((item.size for item in named), np.int64, count),
-        np.fromiter(((item.created_at - _EPOCH) // _MICRO for item in named), np.int64, count),
+        np.fromiter((item.micros for item in named), np.int64, count),
         names,
     )
 
@@ -182,7 +177,7 @@ def abandoned_jobs(found: Iterable[Listed], before: int) -> JobFiles:
     old = [
         item
         for items in folders.values()
-        if all(to_micros(item.created_at) < before for item in items)
+        if all(item.micros < before for item in items)
         for item in items
     ]
     sizes = np.fromiter((item.size for item in old), np.int64, len(old))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
-from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    InvalidInputError,
+    Kind,
+    NotFoundError,
+)
 from airflow_provider_icechunk.format.config import ManifestConfig, RepositoryConfig
 from airflow_provider_icechunk.format.config_codec import config_to_tree
 from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.ledgers.base import Moved
+from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 
 SPLITTING_KEY = "splitting_config"
 """Snapshot metadata that says by which rules the manifests were written, as officially."""
@@ -20,10 +27,19 @@ SPLITTING_KEY = "splitting_config"
 _TRIES = 10
 
 
+CommitMethod = Literal["new_commit", "amend"]
+"""Whether what was rewritten follows the newest commit or takes its place."""
+
+
 def rewrite_manifests(
-    engine: Engine, message: str, *, branch: str, metadata: Mapping[str, Any] | None = None
+    engine: Engine,
+    message: str,
+    *,
+    branch: str,
+    metadata: Mapping[str, Any] | None = None,
+    commit_method: CommitMethod = "new_commit",
 ) -> SnapshotId:
-    """Commit the head of `branch` with all its manifests written anew.
+    """Commit the head of `branch` with all its manifests written anew, or amend it.
 
     No chunk changes, so it cannot conflict with others' commits: if the branch moves meanwhile, it
     is done again on the new head, for the arrays that changed.
@@ -32,6 +48,27 @@ def rewrite_manifests(
     engine.clock.check()
     flusher = Flusher(engine.assets, engine.settings.splitting, engine.world, rewrite_all=True)
     details = {**(metadata or {}), SPLITTING_KEY: _rules(engine)}
+
+    def store(base: Snapshot) -> Snapshot | Behind:
+        if commit_method == "amend":
+            return amend(
+                engine,
+                flusher,
+                branch=branch,
+                base=base,
+                changes=ChangeSet(),
+                may_move=True,
+                message=message,
+                metadata=details,
+            )
+        snapshot = flusher.flush(base, ChangeSet(), message=message, metadata=details)
+        outcome = engine.ledger.commit(branch, base.id, snapshot)
+        return snapshot if isinstance(outcome, Moved) else outcome
+
+    if commit_method not in get_args(CommitMethod):
+        raise InvalidInputError(
+            f"commit_method is {commit_method!r}; there are: {', '.join(get_args(CommitMethod))}"
+        )
     head = engine.ledger.branch(branch)
     for _ in range(_TRIES):
         if head is None:
@@ -40,10 +77,9 @@ def rewrite_manifests(
                 kind=Kind.BRANCH_NOT_FOUND,
             )
         base = engine.assets.snapshot(head)
-        snapshot = flusher.flush(base, ChangeSet(), message=message, metadata=details)
-        outcome = engine.ledger.commit(branch, base.id, snapshot)
-        if isinstance(outcome, Moved):
-            return snapshot.id
+        outcome = store(base)
+        if isinstance(outcome, Snapshot):
+            return outcome.id
         head = outcome.actual
     raise ConflictError(
         f"branch {branch!r} moved {_TRIES} times while its manifests were rewritten; try again "
