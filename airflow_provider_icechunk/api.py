@@ -78,6 +78,7 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
     ExpirationPlan,
     RetentionPolicy,
 )
+from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod
 from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
 from airflow_provider_icechunk.repository.operations_log import (
     FeatureFlag,
@@ -167,6 +168,7 @@ __all__ = [
     "ChunkStorageStats",
     "ChunkType",
     "CollectionPlan",
+    "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
     "Conflict",

@@ -30,14 +30,20 @@ _MAX_LEFTOVERS = 64
 
 
 def create(
-    storage: Storage, generation: Generation, config: RepositoryConfig | None, world: World
+    storage: Storage,
+    generation: Generation,
+    config: RepositoryConfig | None,
+    world: World,
+    *,
+    check_clean_root: bool = True,
 ) -> Ledger:
     """Create a repository in an empty place; `AlreadyExistsError` if somebody has."""
     existing = detect_generation(storage)
     if existing is not None:
         raise _exists(storage, f"a repository of format generation `{existing}` is there")
     ledger = open_ledger(generation, storage, world)
-    _check_clean(storage, ledger)
+    if check_clean_root:
+        _check_clean(storage, ledger)
     settings = (config or RepositoryConfig()).resolved().storage
     trust = Trust.of(
         creates=settings.use_conditional_create, updates=settings.use_conditional_update
@@ -84,7 +90,8 @@ def _check_clean(storage: Storage, ledger: Ledger) -> None:
                 raise _exists(storage, "somebody else created it at the same moment")
             raise InvalidInputError(
                 f"{storage.location} is not empty (it holds {listed.key!r}); a repository is "
-                "created in an empty place: choose another path or prefix",
+                "created in an empty place: choose another path or prefix, or say "
+                "check_clean_root=False if the files may stay",
                 kind=Kind.REPOSITORY_EXISTS,
             )
 

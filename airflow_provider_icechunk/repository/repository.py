@@ -59,17 +59,21 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Authorization | None = None,
-        *,
         spec_version: int | str | None = None,
+        check_clean_root: bool = True,
+        *,
         packing: Packing | None = None,
         world: World = REAL_WORLD,
     ) -> Self:
         """Create a repository in an empty place and open it.
 
-        Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`.
+        Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
+        `check_clean_root=False` other files may be there, as long as they are no repository.
         """
         generation = _generation(spec_version)
-        ledger = creation.create(storage, generation, config, world)
+        ledger = creation.create(
+            storage, generation, config, world, check_clean_root=check_clean_root
+        )
         return cls._assemble(
             ledger, storage, config, authorize_virtual_chunk_access, packing, world
         )
@@ -102,19 +106,28 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Authorization | None = None,
+        create_version: int | str | None = None,
+        check_clean_root: bool = True,
         *,
         spec_version: int | str | None = None,
         packing: Packing | None = None,
         world: World = REAL_WORLD,
     ) -> Self:
-        """Open the repository, or create it if there is none."""
+        """Open the repository, or create it if there is none.
+
+        Its generation then is `create_version`, as it is called officially here; `spec_version`
+        says the same.
+        """
+        if None not in (create_version, spec_version):
+            raise InvalidInputError("give create_version or spec_version, not both")
         if not cls.exists(storage):
             try:
                 return cls.create(
                     storage,
                     config,
                     authorize_virtual_chunk_access,
-                    spec_version=spec_version,
+                    spec_version=spec_version if create_version is None else create_version,
+                    check_clean_root=check_clean_root,
                     packing=packing,
                     world=world,
                 )

@@ -181,3 +181,31 @@ def test_storages_that_are_not_here_say_what_to_use_instead(call, hint):
     with pytest.raises(UnsupportedError, match=hint) as refused:
         call()
     assert "u:p" not in str(refused.value)
+
+
+def test_rewritten_manifests_take_the_place_of_the_newest_commit(repo):
+    before = [info.id for info in repo.ancestry(branch="main")]
+    values = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:30].tolist()
+    with pytest.raises(InvalidInputError, match="new_commit, amend"):
+        repo.rewrite_manifests("anew", branch="main", commit_method="replace")
+    new = repo.rewrite_manifests("anew", branch="main", commit_method="amend")
+    after = list(repo.ancestry(branch="main"))
+    assert [info.id for info in after] == [new, *before[1:]]
+    assert after[0].message == "anew"
+    assert len(repo.diff(from_snapshot_id=before[1], to_branch="main").new_arrays) == 2
+    store = repo.readonly_session("main").store
+    assert zarr.open_array(store, path="a", mode="r")[:30].tolist() == values
+
+
+def test_a_repository_is_made_beside_other_files_if_asked(tmp_path):
+    (tmp_path / "readme.txt").write_text("kept")
+    storage = icechunk.local_filesystem_storage(tmp_path)
+    with pytest.raises(InvalidInputError, match="check_clean_root=False"):
+        icechunk.Repository.create(storage)
+    repo = icechunk.Repository.open_or_create(storage, create_version=2, check_clean_root=False)
+    assert repo.spec_version == "2"
+    assert (tmp_path / "readme.txt").read_text() == "kept"
+    with pytest.raises(InvalidInputError, match="not both"):
+        icechunk.Repository.open_or_create(storage, create_version=2, spec_version=1)
+    with pytest.raises(icechunk.AlreadyExistsError):
+        icechunk.Repository.create(storage, check_clean_root=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from support import actors
 
@@ -18,7 +20,12 @@ members = {
     name: [one for one in dir(getattr(icechunk, name)) if one[0] != "_"]
     for name in names if inspect.isclass(getattr(icechunk, name))
 }
-print(json.dumps([names, members]))
+arguments = {
+    f"{name}.{one}": list(inspect.signature(getattr(getattr(icechunk, name), one)).parameters)
+    for name in ("Repository", "Session", "ForkSession", "IcechunkStore")
+    for one in members[name] if inspect.isroutine(getattr(getattr(icechunk, name), one))
+}
+print(json.dumps([names, members, arguments]))
 """
 NOT_HERE = {
     # Labels in the user agent of requests.
@@ -31,8 +38,6 @@ NOT_HERE = {
     # Settings of the official client for object stores.
     "ChecksumAlgorithm",
     "StorageTimeoutSettings",
-    # A type of an argument of `rewrite_manifests`, which always makes a new commit.
-    "CommitMethod",
     # Errors have a `kind` with codes of their own, and `NotFoundError` is not divided further.
     "ErrorKind",
     "InternalError",
@@ -48,18 +53,30 @@ MEMBERS_NOT_HERE = {
     "RepositoryConfig": {"max_concurrent_decodes", "previous_file"},
     "ManifestConfig": {"max_concurrent_manifest_fetches_during_commit"},
 }
+ARGUMENTS_NOT_HERE = {
+    "Repository.create": {"attribution"},
+    "Repository.open": {"attribution"},
+    "Repository.open_or_create": {"attribution"},
+    # Settings of a storage are part of the configuration here.
+    "Repository.exists": {"storage_settings"},
+    "Repository.fetch_spec_version": {"storage_settings"},
+}
 COMPARED = ("Repository", "Session", "ForkSession", "IcechunkStore", "RepositoryConfig")
 COMPARED += ("ManifestConfig", "Diff", "SnapshotInfo", "Conflict", "Update", "RepoStatus")
 COMPARED += ("FeatureFlag", "VirtualChunkContainer", "VirtualChunkSpec", "CachingConfig")
 
 
-@actors.needs_icechunk2
-def test_names_of_version_2_are_here_or_told() -> None:
+def asked() -> Any:
     assert actors.PYTHON is not None
     done = subprocess.run(
         [actors.PYTHON, "-c", ASK], capture_output=True, text=True, timeout=120, check=True
     )
-    names, members = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@actors.needs_icechunk2
+def test_names_of_version_2_are_here_or_told() -> None:
+    names, members, _ = asked()
     assert {one for one in names if not hasattr(ours, one)} == NOT_HERE
     for name in COMPARED:
         missing = {one for one in members[name] if not hasattr(getattr(ours, name), one)}
@@ -67,3 +84,19 @@ def test_names_of_version_2_are_here_or_told() -> None:
     told = PAGE.read_text()
     expected = NOT_HERE | {f"{cls}.{one}" for cls, many in MEMBERS_NOT_HERE.items() for one in many}
     assert {one for one in expected if f"`{one}`" not in told} == set()
+
+
+@actors.needs_icechunk2
+def test_calls_take_the_arguments_of_version_2() -> None:
+    missing = {}
+    for call, arguments in asked()[2].items():
+        kind, _, name = call.partition(".")
+        mine = getattr(getattr(ours, kind), name, None)
+        # Twins take whatever their originals take.
+        if mine is None or name.endswith("_async"):
+            continue
+        taken = inspect.signature(mine).parameters
+        left = {one for one in arguments if one not in taken} - {"self"}
+        if left and not any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            missing[call] = left
+    assert missing == ARGUMENTS_NOT_HERE

@@ -91,6 +91,10 @@ class Maintenance:
         max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
         max_concurrent_manifest_fetches: int = 500,
         minimum_age: timedelta | None = None,
+        max_decoded_manifest_mem_bytes: int | None = None,
+        max_concurrent_deletes: int | None = None,
+        max_consecutive_delete_failures: int | None = None,
+        max_concurrent_listings: int | None = None,
     ) -> GCSummary:
         """Delete objects that no branch or tag reaches and that were stored before a given time.
 
@@ -98,7 +102,12 @@ class Maintenance:
         yet committed is protected by nothing but its age. `minimum_age` enforces it by the store's
         own clock. Raises `MaintenanceError`, with nothing deleted, if any reachable metadata cannot
         be read. Deletes that fail are in the summary, and nothing below them is touched.
+
+        The last four are accepted for scripts written for official 2.3 and change nothing: what
+        they limit is bounded here in other ways.
         """
+        del max_decoded_manifest_mem_bytes, max_concurrent_deletes
+        del max_consecutive_delete_failures, max_concurrent_listings
         limits = MemoryLimits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
@@ -126,8 +135,14 @@ class Maintenance:
         max_snapshots_in_memory: int = 50,
         max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
         max_concurrent_manifest_fetches: int = 500,
+        max_decoded_manifest_mem_bytes: int | None = None,
     ) -> ChunkStorageStats:
-        """Bytes of all chunks that branches and tags reach, by kind."""
+        """Bytes of all chunks that branches and tags reach, by kind.
+
+        `max_decoded_manifest_mem_bytes` is accepted for scripts written for official 2.3 and
+        changes nothing: few manifests are decoded at a time.
+        """
+        del max_decoded_manifest_mem_bytes
         limits = MemoryLimits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
@@ -141,6 +156,7 @@ class Maintenance:
         max_snapshots_in_memory: int = 50,
         max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
         max_concurrent_manifest_fetches: int = 500,
+        max_decoded_manifest_mem_bytes: int | None = None,
     ) -> int:
         """Bytes of all native chunks. Deprecated, as officially: use `chunk_storage_stats`."""
         warnings.warn(
@@ -152,6 +168,7 @@ class Maintenance:
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
         ).native_bytes
 
     def rewrite_manifests(
