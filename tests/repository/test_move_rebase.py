@@ -198,22 +198,6 @@ def test_moves_of_both_sides_are_a_conflict(repo):
     assert conflict.path == "/b"
 
 
-def test_moves_of_commits_that_expired_are_a_conflict_all_the_same(repo):
-    """Their log still counts for those who stand before them, on a snapshot that a tag keeps."""
-    repo.create_tag("kept", repo.lookup_branch("main"))
-    moving, other = repo.rearrange_session("main"), repo.rearrange_session("main")
-    moving.move("/a/x", "/x")
-    other.move("/b", "/c")
-    gone = other.commit("theirs")
-    commit(repo, make("d"))
-    head = next(repo.ancestry(branch="main"))
-    assert repo.expire_snapshots(head.written_at) >= {gone}
-    assert gone not in {info.id for info in repo.ancestry(branch="main")}
-    with pytest.raises(RebaseFailedError) as failed:
-        moving.rebase(icechunk.ConflictDetector())
-    assert failed.value.conflicts[0].path == "/b"
-
-
 def test_what_took_the_place_of_a_moved_group_gets_none_of_its_new_nodes(repo):
     """`/a` still is a group after both moves, but another one than they put their node into."""
     moving = repo.rearrange_session("main")
