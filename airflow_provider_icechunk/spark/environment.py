@@ -58,10 +58,7 @@ def start(name: str) -> SparkSession:
     """A session on the master that `spark-submit` chose, or on this machine without one."""
     SparkContext._ensure_initialized()
     master = SparkConf().get("spark.master", "local[*]") or "local[*]"
-    local = master.startswith("local")
-    if local:
-        # Spark would take whatever `python3` is first on PATH.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python_of_tasks(master, os.environ.get("PYSPARK_PYTHON"))
     spark = (
         SparkSession.builder.master(master)
         .appName(name)
@@ -71,9 +68,21 @@ def start(name: str) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("WARN")
     check_versions(pyspark.__version__, spark.version)
-    if not local:
+    if not _is_local(master):
         spark.sparkContext.addPyFile(str(zipped_package()))
     return spark
+
+
+def python_of_tasks(master: str, named: str | None) -> str:
+    """The Python that runs tasks: this one here; elsewhere the one that was named, or its like.
+
+    Without a name Spark would take whatever `python3` is first on PATH.
+    """
+    return named if named and not _is_local(master) else sys.executable
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
 
 
 def check_versions(python_side: str, spark_side: str) -> None:

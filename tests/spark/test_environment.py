@@ -1,4 +1,4 @@
-"""A driver must not outlive the `spark-submit` that Airflow kills."""
+"""A driver must not outlive the `spark-submit` that Airflow kills, nor guess its Python."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_icechunk.exceptions import SessionError
-from airflow_provider_icechunk.spark.environment import parent, refuse_orphan
+from airflow_provider_icechunk.spark.environment import parent, python_of_tasks, refuse_orphan
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
@@ -57,6 +57,22 @@ def test_a_driver_that_lost_its_parent_refuses_to_commit(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent")
+@pytest.mark.parametrize(
+    ("master", "named", "chosen"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "/other/python", sys.executable),
+        ("spark://host:7077", None, sys.executable),
+        ("spark://host:7077", "", sys.executable),
+        ("spark://host:7077", "./environment/bin/python", "./environment/bin/python"),
+    ],
+)
+def test_tasks_never_run_whatever_python_is_first_on_the_path(
+    master: str, named: str | None, chosen: str
+) -> None:
+    assert python_of_tasks(master, named) == chosen
+
+
 def test_a_driver_that_starts_after_its_parent_ended_stops_at_once() -> None:
     code = f"""
 import sys
