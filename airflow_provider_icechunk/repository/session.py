@@ -54,12 +54,12 @@ class SessionMode(Enum):
 
 
 class ChunkType(Enum):
-    """Where the bytes of a chunk are."""
+    """Where the bytes of a chunk are. Official releases 2.x have the names in lower case."""
 
-    UNINITIALIZED = 0
-    NATIVE = 1
-    VIRTUAL = 2
-    INLINE = 3
+    UNINITIALIZED = uninitialized = 0
+    NATIVE = native = 1
+    VIRTUAL = virtual = 2
+    INLINE = inline = 3
 
 
 class Session(Coordination, Rebasing, Reindexing, ChunkTables):

@@ -209,3 +209,10 @@ def test_a_repository_is_made_beside_other_files_if_asked(tmp_path):
         icechunk.Repository.open_or_create(storage, create_version=2, spec_version=1)
     with pytest.raises(icechunk.AlreadyExistsError):
         icechunk.Repository.create(storage, check_clean_root=False)
+
+
+@pytest.mark.parametrize("given", [2, "2", icechunk.SpecVersion.v2])
+def test_generations_are_told_by_name_and_chosen_by_number_too(given):
+    storage = icechunk.in_memory_storage()
+    assert icechunk.Repository.create(storage, spec_version=given).spec_version == "2"
+    assert icechunk.Repository.fetch_spec_version(storage) == "2"

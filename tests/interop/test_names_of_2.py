@@ -64,6 +64,7 @@ ARGUMENTS_NOT_HERE = {
 COMPARED = ("Repository", "Session", "ForkSession", "IcechunkStore", "RepositoryConfig")
 COMPARED += ("ManifestConfig", "Diff", "SnapshotInfo", "Conflict", "Update", "RepoStatus")
 COMPARED += ("FeatureFlag", "VirtualChunkContainer", "VirtualChunkSpec", "CachingConfig")
+COMPARED += ("ChunkType", "SessionMode", "RepoAvailability", "ConflictType", "SpecVersion")
 
 
 def asked() -> Any:
