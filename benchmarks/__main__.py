@@ -14,10 +14,21 @@ from typing import NoReturn
 
 from benchmarks import report, spark_report
 from benchmarks.environment import second_python
-from benchmarks.model import OFFICIAL_1, OFFICIAL_2, OURS, OURS_UNSYNCED, TITLES, ZARR, Measurement
+from benchmarks.model import (
+    ACCESS_KEY,
+    BUCKET,
+    OFFICIAL_1,
+    OFFICIAL_2,
+    OURS,
+    OURS_UNSYNCED,
+    SECRET_KEY,
+    TITLES,
+    ZARR,
+    Measurement,
+)
 from benchmarks.runner import ROOT, Plan, RunError, Runner, plan
-from benchmarks.servers import seaweedfs
 from benchmarks.workloads import ALL
+from tools.seaweedfs import Account, seaweedfs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -90,7 +101,9 @@ def _measure(
         )
         endpoint = None
         if any(one.workload.place == "s3" for one in planned):
-            endpoint = stack.enter_context(seaweedfs(root / "seaweedfs"))
+            account = Account(ACCESS_KEY, SECRET_KEY, BUCKET)
+            server = seaweedfs(root / "seaweedfs", account, volume_megabytes=256)
+            endpoint = stack.enter_context(server)
         runner = Runner(
             interpreters,
             missing,

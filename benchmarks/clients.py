@@ -25,7 +25,7 @@ from airflow_provider_icechunk.storage.s3 import S3Storage
 from airflow_provider_icechunk.storage.s3_client import make_client
 from benchmarks.model import ACCESS_KEY, BUCKET, SECRET_KEY
 from benchmarks.report import aligned
-from benchmarks.servers import seaweedfs
+from tools.seaweedfs import Account, seaweedfs
 
 AT_ONCE = 10
 """How many requests Zarr has under way by default."""
@@ -136,7 +136,11 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     with (
         tempfile.TemporaryDirectory(prefix="icechunk-clients-") as folder,
-        seaweedfs(Path(folder) / "seaweedfs") as endpoint,
+        seaweedfs(
+            Path(folder) / "seaweedfs",
+            Account(ACCESS_KEY, SECRET_KEY, BUCKET),
+            volume_megabytes=256,
+        ) as endpoint,
     ):
         print(aligned(HEADER, measure(endpoint, rounds)))
 

