@@ -87,7 +87,9 @@ def test_a_part_of_an_array_is_written_in_whole_chunks_and_the_rest_is_left(
 ) -> None:
     part = {"array": "a", "generator": "index", "region": {"0": [5, 8]}}
     job = specification(repository, tmp_path, writes=[part])
-    assert run(spark, job)["chunks"] == 4
+    report = run(spark, job)
+    assert report["chunks"] == 4
+    assert JobFolder(repository.storage, "job").result(job.writer) == report
     session = repository.resume(job.session.work_unit)
     session.merge_fragments(JobFolder(repository.storage, "job").fragments())
     values = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:])
@@ -101,9 +103,11 @@ def test_an_array_that_the_session_lacks_is_refused_before_anything_runs(
     spark: SparkSession, repository: Repository, tmp_path: Path
 ) -> None:
     job = specification(repository, tmp_path, writes=[{"array": "c", "generator": "index"}])
-    with pytest.raises(InvalidInputError, match="'c'"):
+    with pytest.raises(InvalidInputError, match="'c'") as refused:
         run(spark, job)
-    assert JobFolder(repository.storage, "job").writers() == []
+    folder = JobFolder(repository.storage, "job")
+    assert folder.writers() == []
+    assert folder.result(job.writer) == {"error": f"InvalidInputError: {refused.value}"}
 
 
 def test_the_shipped_zip_is_the_package_and_runs_from_it(tmp_path: Path) -> None:
