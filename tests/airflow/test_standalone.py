@@ -274,11 +274,8 @@ def test_a_consumer_runs_for_each_commit_from_outside_also_after_a_dead_triggere
         if "triggerer" in command:
             os.kill(pid, signal.SIGKILL)
     missed = [commit(made, f"unwatched {number}") for number in range(2)]
-    with (airflow.home / "triggerer.log").open("wb") as log:
-        subprocess.Popen(
-            ["airflow", "triggerer"], env=environment, stdout=log, stderr=log, cwd=airflow.home
-        )
-        until(lambda: set(missed) <= set(told(airflow)), "runs for what was missed")
+    airflow.start_process(["airflow", "triggerer"], environment)
+    until(lambda: set(missed) <= set(told(airflow)), "runs for what was missed")
     assert set(told(airflow)) == set(snapshots(made))
     airflow.pause("following", paused=True)
 

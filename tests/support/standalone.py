@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -102,20 +102,10 @@ def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Ai
     home = Path(environment[MARK])
     airflow = Airflow(environment["AIRFLOW__API__BASE_URL"], home)
     with ExitStack() as stack:
+        stack.callback(airflow.wait_for_processes)
         stack.callback(end_processes, home)
-        for number, command in enumerate(commands or [["airflow", "standalone"]]):
-            log = stack.enter_context((home / f"process-{number}.log").open("wb"))
-            process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            stack.callback(process.wait)
-            stack.callback(end_processes, home)
+        for command in commands or [["airflow", "standalone"]]:
+            airflow.start_process(command, environment)
         until(airflow.is_healthy, f"a healthy Airflow; see {home}")
         yield airflow
 
@@ -162,6 +152,26 @@ class Airflow:
     address: str
     home: Path
     _token: str | None = None
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start_process(self, command: list[str], environment: Mapping[str, str]) -> None:
+        """Start a part of it, which runs until all of it ends."""
+        with (self.home / f"process-{len(self._processes)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def wait_for_processes(self) -> None:
+        """Wait for the end of all parts."""
+        for process in self._processes:
+            process.wait()
 
     def is_healthy(self) -> bool:
         """Whether every part reports that it is alive."""
