@@ -107,6 +107,11 @@ class Assets:
             found = self.manifest(identity)
         return found.of(node_id, len(index)).find(index)
 
+    def find_at_hand(self, identity: ManifestId, node_id: NodeId, index: Index) -> Payload | None:
+        """One reference of a manifest that is decoded already; `None` also for any other."""
+        known = self._manifests.peek(identity)
+        return known.of(node_id, len(index)).find(index) if isinstance(known, Manifest) else None
+
     def manifests(self, identities: Iterable[ManifestId]) -> list[Manifest]:
         """Many manifests, fetched and decoded at once, in the given order."""
         return run_all(self.manifest, list(identities), at_once=_AT_ONCE)

@@ -126,6 +126,8 @@ _Span = tuple[ChunkId, int, int]
 """A range of a chunk file."""
 _SMALL = 1 << 20
 """Larger chunks have files of their own, beyond whose end nothing is worth reading."""
+_LONGEST_FLIGHT = 60.0
+"""After so many seconds bytes that others are bringing are asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,18 @@ class ChunkReader:
         """The bytes of one wanted range."""
         return self.read_many([wanted], writer)[0]
 
+    def at_hand(self, wanted: Wanted, writer: ChunkWriter) -> bytes | None:
+        """The bytes of a range if they are in memory."""
+        match wanted.payload:
+            case Inline(data):
+                return data[wanted.start : wanted.stop]
+            case Native(chunk_id, offset):
+                span = chunk_id, offset + wanted.start, offset + wanted.stop
+                waiting = writer.pending_range(*span)
+                return self._ahead.find(*span) if waiting is None else waiting
+            case Virtual():
+                return None
+
     def read_many(self, wanted: Sequence[Wanted], writer: ChunkWriter | None = None) -> list[bytes]:
         """The bytes of many ranges with as few requests as neighbouring ranges allow."""
         found: dict[int, bytes] = {}
@@ -200,14 +214,39 @@ class ChunkReader:
         return [found[position] for position in range(len(wanted))]
 
     def _read_natives(self, spans: dict[int, _Span]) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for position, span in spans.items():
-            brought = self._ahead.find(*span)
-            if brought is not None:
-                found[position] = brought
-        missing = {place: span for place, span in spans.items() if place not in found}
-        requests = coalesce(missing, gap=self.gap, widest=self.widest)
+        """Bytes from memory, from the storage, and from what others are bringing meanwhile.
+
+        Nobody waits while others wait for him: own requests come first.
+        """
+        found = self._at_hand(spans)
+        left = {place: span for place, span in spans.items() if place not in found}
+        flights = {place: self._ahead.coming(*span) for place, span in left.items()}
+        found |= self._fetch({place: left[place] for place in left if flights[place] is None})
+        awaited = {place: left[place] for place in left if place not in found}
+        for flight in filter(None, flights.values()):
+            flight.landed.wait(_LONGEST_FLIGHT)
+        found |= self._at_hand(awaited)
+        return found | self._fetch({p: span for p, span in awaited.items() if p not in found})
+
+    def _at_hand(self, spans: dict[int, _Span]) -> dict[int, bytes]:
+        brought = {position: self._ahead.find(*span) for position, span in spans.items()}
+        return {position: data for position, data in brought.items() if data is not None}
+
+    def _fetch(self, spans: dict[int, _Span]) -> dict[int, bytes]:
+        if not spans:
+            return {}
+        requests = coalesce(spans, gap=self.gap, widest=self.widest)
         stops = [self._read_until(request) for request in requests]
+        try:
+            return self._bring(spans, requests, stops)
+        finally:
+            for request in requests:
+                self._ahead.land(request.chunk_id, request.start)
+
+    def _bring(
+        self, spans: dict[int, _Span], requests: list[_Request], stops: list[int]
+    ) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
         fetched = self._storage.get_many(
             [
                 (self._layout.chunk(request.chunk_id), Bounded(request.start, stop))

@@ -3,15 +3,26 @@
 Zarr asks for a few chunks at a time, in order. Neighbours lie in one packed file, so once reads
 are seen to continue where the last one ended, the next request takes more than was asked for, twice
 as much each time, and what follows is answered from memory. A read somewhere else starts anew with
-exactly what was asked: random access pays nothing.
+exactly what was asked: random access pays nothing. What is on its way already is not asked for
+again, but waited for.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
 from airflow_provider_icechunk.format.ids import ChunkId
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Bytes of a file that somebody is bringing."""
+
+    start: int
+    stop: int
+    landed: threading.Event = field(default_factory=threading.Event)
 
 
 class ReadAhead:
@@ -31,6 +42,7 @@ class ReadAhead:
         self._kept: OrderedDict[ChunkId, tuple[int, bytes]] = OrderedDict()
         self._size = 0
         self._ends: OrderedDict[ChunkId, int] = OrderedDict()
+        self._flights: dict[ChunkId, Flight] = {}
         self._window = 0
         self._lock = threading.Lock()
 
@@ -48,7 +60,10 @@ class ReadAhead:
             return data[start - first : stop - first]
 
     def extend(self, chunk_id: ChunkId, start: int, stop: int) -> int:
-        """Up to where to read when bytes from `start` to `stop` are asked for."""
+        """Up to where to read when bytes from `start` to `stop` are asked for.
+
+        Whoever reads further than that calls `land` afterwards, whatever happened.
+        """
         with self._lock:
             last = self._ends.get(chunk_id)
             goes_on = last is not None and abs(start - last) <= self.gap
@@ -58,7 +73,24 @@ class ReadAhead:
             elif not begins_next:
                 self._window = 0
             self._note(chunk_id, stop)
+            if self._window:
+                self._flights.setdefault(chunk_id, Flight(start, stop + self._window))
             return stop + self._window
+
+    def coming(self, chunk_id: ChunkId, start: int, stop: int) -> Flight | None:
+        """The request that will bring these bytes, if one is under way."""
+        with self._lock:
+            flight = self._flights.get(chunk_id)
+            covered = flight is not None and flight.start <= start and stop <= flight.stop
+            return flight if covered else None
+
+    def land(self, chunk_id: ChunkId, start: int) -> None:
+        """End the request for bytes from `start` on: what it brought is kept, or it failed."""
+        with self._lock:
+            flight = self._flights.get(chunk_id)
+            if flight is not None and flight.start == start:
+                del self._flights[chunk_id]
+                flight.landed.set()
 
     def keep(self, chunk_id: ChunkId, start: int, data: bytes) -> None:
         """Remember what a request brought."""

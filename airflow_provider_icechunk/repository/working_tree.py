@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -13,6 +13,7 @@ from airflow_provider_icechunk.exceptions import (
     ReadOnlyError,
 )
 from airflow_provider_icechunk.format.generations.base import Generation, Selective
+from airflow_provider_icechunk.format.ids import ManifestId, NodeId
 from airflow_provider_icechunk.format.names import ROOT, check_node_path
 from airflow_provider_icechunk.format.references import (
     ChunkRefs,
@@ -117,6 +118,18 @@ class WorkingTree:
 
         A place outside the grid, or a path without an array, has no chunk.
         """
+        return self._chunk(path, index, self.engine.assets.find)
+
+    def chunk_at_hand(self, path: str, index: Index) -> Payload | None:
+        """`chunk` without waiting for the storage; `None` also where it would have to be asked."""
+        return self._chunk(path, index, self.engine.assets.find_at_hand)
+
+    def _chunk(
+        self,
+        path: str,
+        index: Index,
+        find: Callable[[ManifestId, NodeId, Index], Payload | None],
+    ) -> Payload | None:
         with self.lock:
             node = node_at(self.base, self.changes, path)
             if node is None or node.array is None or not in_grid(node, index):
@@ -128,7 +141,7 @@ class WorkingTree:
                     return edit
         for ref in node.array.manifests:
             if ref.may_hold(index):
-                found = self.engine.assets.find(ref.id, node.id, index)
+                found = find(ref.id, node.id, index)
                 if found is not None:
                     return found
         return None
@@ -191,6 +204,10 @@ class WorkingTree:
                 self._refuse_place(path, node, outside)
             self._check_references(refs)
             self.changes.edits(node).set_many(refs)
+
+    def at_hand(self, wanted: Wanted) -> bytes | None:
+        """Bytes of a chunk range that are in memory; `None` where the storage has to be asked."""
+        return self.engine.reader.at_hand(wanted, self.writer)
 
     def read(self, wanted: Sequence[Wanted]) -> list[bytes]:
         """Bytes of chunk ranges, also of chunks that wait to be stored."""

@@ -34,6 +34,13 @@ class ChunkReads:
 
     tree: WorkingTree
 
+    def at_hand(self, ask: Ask) -> bytes | None:
+        """A chunk that is in memory; `None` where finding out needs a thread."""
+        payload = self.tree.chunk_at_hand(ask.key.path, ask.key.index)
+        if payload is None:
+            return None
+        return self.tree.at_hand(Wanted(payload, *span(ask.byte_range, length(payload))))
+
     def together(self, asked: Sequence[Ask]) -> list[bytes | None]:
         """All of them at once, with as few requests as their places allow."""
         wanted = self._wanted(asked)

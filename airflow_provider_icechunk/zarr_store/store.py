@@ -120,7 +120,10 @@ class IcechunkStore(Store):
         """The value under `key` or a part of it; `None` only if it was never written."""
         parsed = parse(key)
         if isinstance(parsed, ChunkKey):
-            data = await self._reads.ask(Ask(parsed, byte_range))
+            ask = Ask(parsed, byte_range)
+            data = self._chunks.at_hand(ask)
+            if data is None:
+                data = await self._reads.ask(ask)
         else:
             data = self._document(parsed, byte_range)
         return _buffer(data, prototype)

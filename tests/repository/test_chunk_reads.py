@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import cast
+
 import numpy as np
+import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.exceptions import StorageError
+from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
 from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.repository.chunks import coalesce
+from airflow_provider_icechunk.format.references import Native
+from airflow_provider_icechunk.repository.chunks import ChunkReader, Wanted, coalesce
 from airflow_provider_icechunk.repository.readahead import ReadAhead
+from airflow_provider_icechunk.storage.base import Anything, Bounded, ByteRange, Fetched
 from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.storage.observed import ObservedStorage
+from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 FILE = ChunkId(b"a" * 12)
 OTHER = ChunkId(b"b" * 12)
@@ -89,3 +100,57 @@ def test_a_packed_array_is_read_in_few_requests_and_equal_in_any_order() -> None
     assert in_order <= 20, f"{in_order} requests for 1024 chunks"
     for start in (700_000, 3, 512_345, 1_000_000):
         np.testing.assert_array_equal(array[start : start + 500], values[start : start + 500])
+
+
+class Slow(MemoryStorage):
+    """Holds reads back until they are let go, and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = Event()
+        self.asked: list[ByteRange | None] = []
+        self.fails = False
+
+    def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
+        self.asked += [byte_range for _, byte_range in requests]
+        assert self.free.wait(30)
+        if self.fails:
+            self.fails = False
+            raise StorageError("lost")
+        return super().get_many(requests)
+
+
+def reading(storage: MemoryStorage) -> tuple[ChunkReader, Callable[[int], Wanted]]:
+    """A reader that has begun to read ahead in a file of small chunks, and its chunks."""
+    layout = V1Layout()
+    data = bytes(range(256)) * 4096
+    storage.put(layout.chunk(FILE), data, expect=Anything())
+    reader = ChunkReader(storage, layout, cast("VirtualReader", None))
+    chunks = [Wanted(Native(FILE, start, 4096), 0, 4096) for start in range(0, len(data), 4096)]
+    for number in range(2):
+        assert reader.read(chunks[number]) == data[:4096]
+    return reader, chunks.__getitem__
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_others_are_bringing_is_waited_for(fails: bool) -> None:
+    storage = Slow()
+    storage.free.set()
+    reader, chunk = reading(storage)
+    # Go on to where what the second read brought along ends.
+    after = max(span.stop for span in storage.asked if isinstance(span, Bounded)) // 4096
+    for number in range(2, after):
+        reader.read(chunk(number))
+    storage.asked.clear()
+    storage.free.clear()
+    storage.fails = fails
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(reader.read, chunk(after))
+        while not storage.asked:
+            pass
+        second = pool.submit(reader.read, chunk(after + 5))
+        storage.free.wait(0.2)  # Time enough to ask twice, if it would.
+        storage.free.set()
+        assert second.result() == bytes(range(256)) * 16
+        assert isinstance(first.exception(), StorageError) is fails
+    assert len(storage.asked) == (2 if fails else 1)
