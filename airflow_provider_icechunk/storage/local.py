@@ -42,6 +42,8 @@ from airflow_provider_icechunk.storage.locks import FolderLocks
 from airflow_provider_icechunk.storage.pool import run_all
 from airflow_provider_icechunk.storage.ranges import resolve
 
+_FEW, _LITTLE = 8, 1 << 20
+"""So few files and bytes are written before a thread has woken up."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -128,10 +130,11 @@ class LocalStorage:
 
     def put_many(self, puts: Sequence[Put]) -> None:
         """Unconditional writes at once. Durable after `settle`."""
+        small = len(puts) < _FEW and sum(len(one.data) for one in puts) < _LITTLE
         run_all(
             lambda one: self.put(one.key, one.data, expect=Anything()),
             puts,
-            at_once=self._concurrency,
+            at_once=1 if small else self._concurrency,
         )
 
     def settle(self) -> None:
@@ -278,7 +281,7 @@ class LocalStorage:
 
     def _move(self, staged: str, path: str) -> None:
         try:
-            Path(staged).rename(path)
+            os.rename(staged, path)  # noqa: PTH104 - a `Path` costs as much as the renaming
         except OSError:
             files.discard(staged)
             raise

@@ -8,6 +8,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -187,12 +188,15 @@ def _write(descriptor: int, data: Data) -> None:
 
 def discard(path: str) -> None:
     """Remove an unfinished file if it is still there."""
-    Path(path).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - a `Path` costs as much as the removal
 
 
 def make_folders(folder: str) -> list[str]:
     """Make a folder and what is missing above it; gives the folders that got a new entry."""
     made: list[str] = []
+    if os.path.isdir(folder):  # noqa: PTH112 - a `Path` costs as much as the look
+        return made
     missing = Path(folder)
     wanted = []
     while not missing.is_dir():
