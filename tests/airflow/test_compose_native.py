@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Native:
     home: Path
     ports: dict[str, str]
     database: str
+    services: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def text(self, given: str) -> str:
         """A word of the file with defaults filled in, and hosts and ports of this machine."""
@@ -111,7 +112,7 @@ class Native:
     def start(self, name: str, *more: str) -> None:
         """Start a service; it ends with `end_processes`."""
         with (self.home / f"{name}.log").open("wb") as log:
-            subprocess.Popen(
+            service = subprocess.Popen(
                 [*self.command(name), *more],
                 env=self.environment(name),
                 cwd=self.home,
@@ -120,6 +121,12 @@ class Native:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.services.append(service)
+
+    def wait_for_services(self) -> None:
+        """Wait for the end of all that was started."""
+        for service in self.services:
+            service.wait()
 
     def is_healthy(self, name: str) -> bool:
         """What the health check of the file says."""
@@ -193,8 +200,9 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Native]:
     (home / "s3").mkdir()
     free = [str(port) for port in free_ports(len(NUMBERS))]
     with postgres() as database, ExitStack() as stack:
-        stack.callback(end_processes, home)
         made = Native(home, dict(zip(NUMBERS, free, strict=True)), database)
+        stack.callback(made.wait_for_services)
+        stack.callback(end_processes, home)
         make_database(database)
         start_all(made)
         yield made
@@ -255,7 +263,7 @@ def test_the_quickstart_runs_on_the_cluster_and_lands_in_the_bucket(native: Nati
     assert "Registered app icechunk weather" in log
 
 
-def test_a_deferred_sensor_crosses_the_containers(native: Native, tmp_path: Path) -> None:
+def test_the_trigger_of_a_watcher_crosses_the_containers(native: Native) -> None:
     """The triggerer reads what the API server stored: they share the Fernet key."""
     airflow = Airflow(f"http://127.0.0.1:{native.ports['8080']}", native.home)
     homes = [native.home / name / "airflow.cfg" for name in STAYING]
