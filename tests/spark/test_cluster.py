@@ -272,7 +272,11 @@ def test_killed_drivers_and_executors_leave_one_snapshot_with_the_right_data(
     assert answer(driver())[:2] == [snapshot, True]
 
     assert len(list(repository.ancestry(branch="main"))) == 2
-    assert np.array_equal(official(place, "a"), np.arange(8000).reshape(8, 1000))
+    expected = np.arange(8000).reshape(8, 1000)
+    assert np.array_equal(official(place, "a"), expected)
+    repository.garbage_collect(datetime.now(UTC) + timedelta(days=1))
+    assert len(list(place.glob("chunks/*"))) == 8
+    assert np.array_equal(official(place, "a"), expected)
 
 
 def test_a_task_that_runs_twice_by_speculation_counts_once(
