@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import (
@@ -33,24 +34,27 @@ class Rebasing:
         with self.tree.lock:
             self._check_open()
             assert self._branch is not None
-            assets = self._engine.assets
             head = self._engine.ledger.branch(self._branch)
-            base = self.tree.base.id
-            if head is None or head == base:
-                return
-            commits = commits_between(assets, base, head)
-            if commits is None:
-                ours, theirs = self._engine.show(base), self._engine.show(head)
-                raise ConflictError(
-                    f"branch {self._branch!r} no longer contains {ours}, on which this "
-                    "session stands (it was reset, or its history expired): changes cannot be "
-                    "moved over; start again from a new session",
-                    expected_parent=ours,
-                    actual_parent=theirs,
-                )
-            assets.bring_logs(commit.id for commit in commits)
-            for commit in commits:
-                self._stand_on(commit, solver)
+            if head is not None:
+                self._rebase_onto(head, solver)
+
+    def _rebase_onto(self, head: SnapshotId, solver: ConflictSolver) -> None:
+        assets, base = self._engine.assets, self.tree.base.id
+        if head == base:
+            return
+        commits = commits_between(assets, base, head)
+        if commits is None:
+            ours, theirs = self._engine.show(base), self._engine.show(head)
+            raise ConflictError(
+                f"branch {self._branch!r} no longer contains {ours}, on which this "
+                "session stands (it was reset, or its history expired): changes cannot be "
+                "moved over; start again from a new session",
+                expected_parent=ours,
+                actual_parent=theirs,
+            )
+        assets.bring_logs(commit.id for commit in commits)
+        for commit in commits:
+            self._stand_on(commit, solver)
 
     def _check_open(self) -> None:
         """Raise if the session cannot commit (any more)."""

@@ -242,9 +242,9 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             earlier = self._find_token(head, token)
             if earlier:
                 return earlier
-        if solver is not None and head not in (None, self.tree.base.id):
+        if solver is not None and head is not None:
             # What is known to be behind is moved before anything is written, not after.
-            self.rebase(solver)
+            self._rebase_onto(head, solver)
         while True:
             base = self.tree.base
             snapshot = self._store_snapshot(message, metadata)
@@ -258,7 +258,8 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
                     return earlier
             if solver is None or actual is None or not patience.another():
                 raise self._lost_race(base.id, actual, patience.tries)
-            self.rebase(solver)
+            # Onto what was searched for the token, not onto what the branch may have become since.
+            self._rebase_onto(actual, solver)
 
     def _move_branch(self, base: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Move the branch; a write of unknown outcome is settled by the history, if it can be.

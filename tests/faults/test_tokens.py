@@ -8,7 +8,13 @@ import pytest
 from support.arrays import GROUP, array, contents, put
 from support.upkeep import GENERATIONS
 
-from airflow_provider_icechunk.repository.conflicts import BasicConflictSolver, ConflictDetector
+from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.conflicts import (
+    BasicConflictSolver,
+    ConflictDetector,
+    VersionSelection,
+)
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.repository.session import TOKEN_KEY, Session
 from airflow_provider_icechunk.storage.memory import MemoryStorage
@@ -56,6 +62,39 @@ def test_an_attempt_finds_its_commit_below_those_of_others(storage: MemoryStorag
         other.commit("other")
     assert second.commit("task", token="t", rebase_with=BasicConflictSolver()) == landed
     assert messages(storage).count("task") == 1
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_an_attempt_that_lands_between_the_look_for_the_token_and_the_rebase_is_found(
+    storage: MemoryStorage, behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a solver that would write over what the other attempt wrote."""
+    first, second = attempt(storage), attempt(storage)
+    solver = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
+    look = Session._find_token
+    looks: list[str] = []
+
+    def look_and_be_overtaken(session: Session, head: SnapshotId, token: str) -> Snapshot | None:
+        found = look(session, head, token)
+        if session is second:
+            looks.append("second")
+            if len(looks) == behind:
+                looks.append(first.commit("task", token="t", rebase_with=solver))
+            elif len(looks) < behind:
+                other(storage)
+        return found
+
+    other(storage)
+    monkeypatch.setattr(Session, "_find_token", look_and_be_overtaken)
+    landed = second.commit("task", token="t", rebase_with=solver)
+    assert landed in looks
+    assert messages(storage).count("task") == 1
+
+
+def other(storage: MemoryStorage) -> None:
+    session = Repository.open(storage).writable_session("main")
+    put(session, "/a", (30,), str(len(messages(storage))).encode())
+    session.commit("other")
 
 
 def test_other_tokens_are_other_commits(storage: MemoryStorage) -> None:
