@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +18,17 @@ from zarr.abc.store import (
     Store,
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.common import BytesLike
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, ReadOnlyError
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    Kind,
+    ReadOnlyError,
+    UnsupportedError,
+)
 from airflow_provider_icechunk.format.references import ChunkRefs, Payload, Virtual
 from airflow_provider_icechunk.repository.async_twins import add_async_twins
+from airflow_provider_icechunk.repository.chunk_table import ChunkTable
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.virtual.locations import parse_location
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
@@ -202,6 +209,15 @@ class IcechunkStore(Store):
             case ChunkKey(path, index):
                 self._tree.put_chunk(path, index, _bytes(value))
 
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, BytesLike]]
+    ) -> Never:
+        """Refused, as officially: chunks are written whole."""
+        del key_start_values
+        raise UnsupportedError(
+            "parts of values cannot be written; write the whole chunk with `set`"
+        )
+
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Write a value unless there is one."""
         self._refuse_if_read_only()
@@ -268,6 +284,12 @@ class IcechunkStore(Store):
         """Names directly below `prefix`."""
         for name in await asyncio.to_thread(listing.names_in, self._tree, prefix):
             yield name
+
+    def array_chunk_iterator(
+        self, array_path: str, batch_size: int = 100_000
+    ) -> AsyncIterator[ChunkTable]:
+        """Where the chunks of an array are, in tables; see `Session.array_chunk_iterator`."""
+        return self._session.array_chunk_iterator(array_path, batch_size)
 
     def set_virtual_ref(
         self,

@@ -23,7 +23,7 @@ from airflow_provider_icechunk.exceptions import (
 from airflow_provider_icechunk.repository.session import ChunkType
 
 TABLES = """
-import asyncio, icechunk, json, sys
+import asyncio, icechunk, json, os, sys
 repo = icechunk.Repository.open(icechunk.local_filesystem_storage(sys.argv[1]))
 store = repo.readonly_session("main").store
 async def rows():
@@ -34,7 +34,8 @@ async def rows():
         found.append([index.tolist(), kinds.tolist(), places, offsets.tolist(), lengths.tolist(),
                       {str(row): data.hex() for row, data in inlined.items()}])
     return found
-print(json.dumps(asyncio.run(rows())))
+print(json.dumps(asyncio.run(rows())), flush=True)
+os._exit(0)  # Its threads do not always survive the end of the interpreter.
 """
 
 
@@ -66,7 +67,7 @@ def repo(tmp_path: Path) -> icechunk.Repository:
 
 def tables(session: icechunk.Session, path: str, size: int) -> list[Any]:
     async def collect() -> list[Any]:
-        return [table async for table in session.array_chunk_iterator(path, size)]
+        return [table async for table in session.store.array_chunk_iterator(path, size)]
 
     return asyncio.run(collect())
 
@@ -89,6 +90,12 @@ def test_tables_of_chunks_say_where_each_of_them_is(repo):
     (small,) = tables(repo.readonly_session("main"), "/g/small", 100)
     assert small[1].tolist() == [ChunkType.INLINE.value] * 2
     assert small[5] == {0: b"\1", 1: b"\1"}
+
+
+def test_parts_of_values_are_refused_as_officially(repo):
+    store = repo.writable_session("main").store
+    with pytest.raises(UnsupportedError, match="whole chunk"):
+        asyncio.run(store.set_partial_values([("a/c/0", 0, b"1")]))
 
 
 def test_tables_of_nothing_are_refused(repo):

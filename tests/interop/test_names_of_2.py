@@ -48,7 +48,6 @@ NOT_HERE = {
 }
 MEMBERS_NOT_HERE = {
     "Repository": {"attribution"},
-    "IcechunkStore": {"array_chunk_iterator", "set_partial_values"},
     # Stored values of these are kept and given back, but nothing here follows them.
     "RepositoryConfig": {"max_concurrent_decodes", "previous_file"},
     "ManifestConfig": {"max_concurrent_manifest_fetches_during_commit"},
