@@ -169,7 +169,7 @@ class LocalStorage:
         paths = [self._paths.of(key) for key in keys]
         targets = dict(zip(keys, paths, strict=True))
         groups = self._locks.grouped(targets)
-        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=1)
+        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=2)
         failed = {key: reason for part in reasons for key, reason in part.items()}
         self._unsettled.forget(paths)
         if self._durable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from operator import itemgetter
 
 from airflow_provider_icechunk.storage.base import Listed
 from airflow_provider_icechunk.storage.keys import is_segment
@@ -17,12 +18,13 @@ def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
     Keys are compared as whole strings, so a folder sorts as its name with the slash: `a-b` comes
     before what is in `a/`.
     """
+    all_match = key.startswith(prefix)
     for name, entry in _entries(folder, key):
         here = key + name
-        if name.endswith("/"):
+        if name[-1] == "/":
             if here.startswith(prefix) or prefix.startswith(here):
                 yield from walk(entry.path, here, prefix)
-        elif here.startswith(prefix):
+        elif all_match or here.startswith(prefix):
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
@@ -42,24 +44,28 @@ def folders_below(folder: str) -> list[str]:
 
 
 def _entries(folder: str, key: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """Files and folders by the name they sort by."""
+    named = []
     try:
         with os.scandir(folder) as found:
-            named = [(_sort_name(entry), entry) for entry in found if _belongs(entry, key)]
+            for entry in found:
+                name = entry.name
+                if not is_segment(name):
+                    continue
+                if not entry.is_file(follow_symlinks=False):
+                    if key == "" and name == LOCK_FOLDER:
+                        continue
+                    name = _sort_name(entry)
+                named.append((name, entry))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise failure(error, "list", folder) from error
-    named.sort(key=lambda pair: pair[0])
+    named.sort(key=itemgetter(0))
     return named
 
 
-def _belongs(entry: os.DirEntry[str], key: str) -> bool:
-    return is_segment(entry.name) and not (key == "" and entry.name == LOCK_FOLDER)
-
-
 def _sort_name(entry: os.DirEntry[str]) -> str:
-    if entry.is_file(follow_symlinks=False):
-        return entry.name
     if entry.is_symlink():
         raise outside(entry.path)
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
