@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
@@ -50,7 +51,7 @@ class Script(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_PUT = do_HEAD = answer
+    do_GET = do_PUT = do_HEAD = do_DELETE = answer
 
     def log_message(self, *_: object) -> None:
         """Be quiet."""
@@ -187,3 +188,11 @@ def test_elsewhere_the_client_is_asked_for_it() -> None:
     assert root == "https://some-bucket.s3.eu-central-1.amazonaws.com/" or (
         root == "https://some-bucket.s3.amazonaws.com/"
     )
+
+
+def test_the_time_and_a_single_delete_take_one_short_request_each() -> None:
+    with scripted((404, {}, b""), (204, {}, b"")) as storage:
+        assert abs(storage.now() - datetime.now(UTC)) < timedelta(minutes=1)
+        assert storage.delete(["k"]).keys == ("k",)
+        assert storage._bucket._connection.get()._client is None
+    assert [verb for verb, *_ in Script.seen] == ["HEAD", "DELETE"]
