@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsafeStorageError,
 )
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector
+from airflow_provider_icechunk.repository.patience import Patience
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.repository.world import World
@@ -145,10 +146,19 @@ def test_pauses_grow_to_a_bound_and_are_spread_over_their_whole_length() -> None
             session.commit("ours", rebase_with=ConflictDetector(), rebase_tries=12)
         spread.append(time.pauses)
     for number, pauses in enumerate(zip(*spread, strict=True)):
-        longest = min(2.0, 0.005 * 2**number)
+        longest = 0.005 * (number + 1)
         assert all(0 <= pause < longest for pause in pauses)
         assert min(pauses) < longest / 4
         assert max(pauses) > longest * 3 / 4
+
+
+def test_pauses_follow_how_long_a_try_takes_up_to_a_bound() -> None:
+    time = Time()
+    patience = Patience(replace(time.world(), jitter=lambda: 1.0), 10, 1000.0)
+    for _ in range(6):
+        time.sleep(0.5)
+        assert patience.another()
+    assert time.pauses[1::2] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
 
 
 def test_a_commit_after_many_lost_races_lands_once_they_stop() -> None:
