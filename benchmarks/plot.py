@@ -51,6 +51,9 @@ def draw(
                     label=TITLES[contender],
                 )
         panel.set(xscale="log", yscale="log", title=workload.name, ylabel="seconds")
+        sizes = sorted({size for name, size, _ in found if name == workload.name})
+        panel.set_xticks(sizes, [f"{size:,}".replace(",", " ") for size in sizes])
+        panel.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         panel.grid(alpha=0.25)
         panel.legend(fontsize=7, frameon=False)
     picture.savefig(path, dpi=110, metadata={"Software": None})
