@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 
 _MAGIC = b"PAR1"
+_DIGEST = "apic.digest"
+_ARROW = b"ARROW:schema"
 _MOST_ROWS = 1 << 32
 _BATCH = 1 << 16
 _BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError)
@@ -96,20 +99,46 @@ INVENTORY = pa.schema(
 
 
 def write_table(table: Any, notes: Mapping[str, str], *, level: int) -> bytes:
-    """A Parquet file; `notes` become entries of its footer."""
-    sink = pa.BufferOutputStream()
+    """A Parquet file; `notes` become entries of its footer, with a digest of all that it says.
+
+    Checksums of pages do not cover the footer, which decides what the pages mean.
+    """
     try:
         table.validate(full=True)
-        table = table.replace_schema_metadata(dict(notes))
-        pq.write_table(
-            table, sink, compression="zstd", compression_level=level, write_page_checksum=True
-        )
+        plain = _rendered(table, notes, level)
+        read = _columns(pq.ParquetFile(pa.BufferReader(plain)), table.schema.names)
+        return _rendered(table, {**notes, _DIGEST: _digest(read, notes)}, level)
     except _BROKEN as error:
         raise InvalidInputError(
             f"this cannot be stored as Parquet: {str(error)[:200]}", kind=Kind.INVALID_METADATA
         ) from None
+
+
+def _rendered(table: Any, notes: Mapping[str, str], level: int) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = table.replace_schema_metadata(dict(notes))
+    pq.write_table(
+        table, sink, compression="zstd", compression_level=level, write_page_checksum=True
+    )
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _columns(file: Any, names: list[str]) -> Any:
+    return pa.Table.from_batches(
+        list(file.iter_batches(_BATCH, columns=names)), schema=_chosen(file.schema_arrow, names)
+    )
+
+
+def _digest(table: Any, notes: Mapping[str, str]) -> str:
+    """Of values, types and notes, however the rows were divided."""
+    found = blake2b(repr(sorted(notes.items())).encode(), digest_size=16)
+    sink = pa.BufferOutputStream()
+    whole = table.replace_schema_metadata(None).combine_chunks()
+    with pa.ipc.new_stream(sink, whole.schema) as stream:
+        stream.write_table(whole)
+    found.update(sink.getvalue())
+    return found.hexdigest()
 
 
 def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any, dict[str, str]]:
@@ -135,8 +164,12 @@ def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any
             batch.validate(full=True)
             batches.append(batch)
         table = pa.Table.from_batches(batches, schema=_chosen(file.schema_arrow, names))
-        notes = file.metadata.metadata or {}
-        return table, {key.decode(): value.decode() for key, value in notes.items()}
+        stored = file.metadata.metadata or {}
+        notes = {key.decode(): value.decode() for key, value in stored.items() if key != _ARROW}
+        digest = notes.pop(_DIGEST, None)
+        if digest is not None and digest != _digest(table, notes):
+            raise FormatError(f"{where}: it does not say what its digest was made of")
+        return table, notes
     except _BROKEN as error:
         raise broken(where, error) from None
 
