@@ -90,10 +90,13 @@ def rebase_moves(
         twice = [node for node in nodes if placed[node.path] is not node]
         kind = ConflictType.NewNodeConflictsWithExistingNode
         return _refused([Conflict(kind, node.path, node.id) for node in twice])
+    placed_by_us = targets.keys() | {
+        node.id for node in ours.values() if _above(ours, node) != _above(before, node)
+    }
     strays = [
         Conflict(ConflictType.NewNodeInInvalidGroup, node.path, node.id)
         for node in nodes
-        if _above(placed, node) != _above(ours if node.id in targets else theirs, node)
+        if _above(placed, node) != _above(ours if node.id in placed_by_us else theirs, node)
     ]
     return _refused(strays) if strays else Rearranged(in_order(nodes))
 
@@ -105,9 +108,13 @@ def _refused(conflicts: list[Conflict]) -> Collision:
     return Collision(tuple(conflicts))
 
 
-def _above(nodes: Tree, node: Node) -> tuple[NodeId, bool] | None:
-    """The closest node above, and whether it is a group. Groups in between may be missing."""
+def _above(nodes: Tree, node: Node) -> tuple[str, NodeId, bool] | None:
+    """The closest node above, where it is, and whether it is a group.
+
+    Groups in between may be missing, so a moved group can come to stand above a node that was
+    left behind, and still not be where that node was put.
+    """
     path = parent_path(node.path)
     while path is not None and path not in nodes:
         path = parent_path(path)
-    return None if path is None else (nodes[path].id, nodes[path].is_group)
+    return None if path is None else (path, nodes[path].id, nodes[path].is_group)
