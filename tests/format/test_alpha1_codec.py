@@ -21,6 +21,7 @@ from support.early import (
     plain,
     seed,
     snapshot_of,
+    unsealed,
 )
 from support.model import plain_manifest
 
@@ -57,7 +58,7 @@ MANIFEST_TOP = {"top": 2**32 - 1, "nodes": 2**32 - 1, "sizes": 2**62}
 
 
 def encode(snapshot: Snapshot) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(CODEC.encode_snapshot(snapshot, level=1))
+    value: dict[str, Any] = unsealed(CODEC.encode_snapshot(snapshot, level=1))
     return value
 
 
@@ -160,7 +161,7 @@ def test_a_manifest_is_one_object_by_node_and_coordinates() -> None:
     )
     scalar = ChunkRefs.from_items(0, [((), Inline(b"x"))])
     manifest = Manifest(MANIFEST, {number(7): (refs,), number(2**32 - 1): (scalar,)})
-    assert json.loads(CODEC.encode_manifest(manifest, level=1)) == {
+    assert unsealed(CODEC.encode_manifest(manifest, level=1)) == {
         "chunks": {
             "7/0/10": {"Inline": [0, 255]},
             "7/1/0": {"Ref": {"id": list(SNAPSHOT), "offset": 5, "length": 6}},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, snapshot_of
+from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, snapshot_of, unsealed
+from support.model import plain_manifest
 
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
@@ -55,7 +56,14 @@ def snapshot(data: bytes) -> object:
 
 
 def manifest(data: bytes) -> object:
-    return CODEC.decode_manifest(data, MANIFEST, where="m/x.json")
+    return plain_manifest(CODEC.decode_manifest(data, MANIFEST, where="m/x.json"))
+
+
+FILES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
+    "snapshot": (GOOD, snapshot),
+    "manifest": (GOOD_MANIFEST, manifest),
+    "ref": (encode_ref(SNAPSHOT, 5), lambda data: decode_ref(data, where="r/x")),
+}
 
 
 def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -67,7 +75,7 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def poisoned(data: bytes) -> Iterator[bytes]:
     """The document with one value replaced or removed, for every value."""
-    value = json.loads(data)
+    value = unsealed(data)
     for path in paths(value):
         for poison in POISON:
             changed: Any = [copy.deepcopy(value)]
@@ -91,16 +99,22 @@ def test_no_poisoned_value_raises_anything_else(data: bytes, read: Any) -> None:
     assert refused > 100
 
 
+@pytest.mark.parametrize("what", ["snapshot", "manifest", "ref"])
+def test_no_changed_byte_gives_another_value(what: str) -> None:
+    good, read = FILES[what]
+    value = read(good)
+    for at in range(len(good)):
+        for byte in {good[at] ^ 1, good[at] ^ 16, 0, *b'07,:"[}'} - {good[at]}:
+            with suppress(FormatError, UnsupportedError):
+                assert read(good[:at] + bytes([byte]) + good[at + 1 :]) == value
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     st.binary(max_size=60), st.integers(0, 400), st.sampled_from(["snapshot", "manifest", "ref"])
 )
 def test_no_damaged_bytes_raise_anything_else(noise: bytes, at: int, what: str) -> None:
-    good, read = {
-        "snapshot": (GOOD, snapshot),
-        "manifest": (GOOD_MANIFEST, manifest),
-        "ref": (encode_ref(SNAPSHOT, 5), lambda data: decode_ref(data, where="r/x")),
-    }[what]
+    good, read = FILES[what]
     for data in (noise, good[:at] + noise + good[at + len(noise) :], good[:at]):
         with suppress(FormatError, UnsupportedError):
             read(data)
@@ -139,7 +153,7 @@ def test_bad_manifests_say_what_is_wrong(document: bytes, reason: str) -> None:
 
 
 def changed(**changes: Any) -> bytes:
-    return json.dumps(json.loads(GOOD) | changes).encode()
+    return json.dumps(unsealed(GOOD) | changes).encode()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +191,7 @@ def test_bad_snapshots_say_what_is_wrong(changes: dict[str, Any], reason: str) -
 def test_bad_references_to_attributes_say_what_is_wrong(
     changes: dict[str, Any], reason: str
 ) -> None:
-    value = json.loads(GOOD)
+    value = unsealed(GOOD)
     ref = {"object_id": list(SNAPSHOT), "location": 1, "flags": []} | changes
     value["nodes"]["/"]["user_attributes"] = {"Ref": ref}
     with pytest.raises(FormatError, match=reason):
@@ -185,7 +199,7 @@ def test_bad_references_to_attributes_say_what_is_wrong(
 
 
 def test_what_is_sound_but_not_served_is_unsupported() -> None:
-    value = json.loads(GOOD)
+    value = unsealed(GOOD)
     value["nodes"]["/group/array"]["node_data"]["Array"][0]["chunk_key_encoding"] = "Dot"
     with pytest.raises(UnsupportedError, match="dots"):
         snapshot(json.dumps(value).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, sn
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.base import Limits
 from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.draft.state import decode_state
+from airflow_provider_icechunk.format.generations.draft.state import decode_state, encode_state
 from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Virtual
 from airflow_provider_icechunk.format.snapshot import Manifest
@@ -256,6 +257,25 @@ def test_no_poisoned_state_raises_anything_else() -> None:
             except FormatError:
                 refused += 1
     assert refused > 40
+
+
+def test_no_changed_byte_of_a_state_gives_another_state() -> None:
+    state = decode_state(json.dumps(STATE).encode())
+    good = encode_state(state)
+    for at in range(len(good)):
+        for byte in {good[at] ^ 1, good[at] ^ 16, 0, *b'07,:"[}'} - {good[at]}:
+            with suppress(FormatError, UnsupportedError):
+                found = decode_state(good[:at] + bytes([byte]) + good[at + 1 :])
+                assert replace(found, extra={}) == state
+
+
+@pytest.mark.parametrize("spaces", [None, 2])
+def test_an_edited_state_must_not_keep_its_checksum(spaces: int | None) -> None:
+    value = json.loads(encode_state(decode_state(json.dumps(STATE).encode())))
+    with pytest.raises(FormatError, match="edited by hand"):
+        decode_state(json.dumps(value | {"generation": 4}, indent=spaces).encode())
+    del value["sha256"]
+    assert decode_state(json.dumps(value, indent=spaces).encode()).generation == 3
 
 
 @pytest.mark.parametrize(

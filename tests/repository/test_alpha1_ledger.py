@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.early import PARENT, SNAPSHOT, snapshot_of
+from support.early import PARENT, SNAPSHOT, snapshot_of, unsealed
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.config import RepositoryConfig
@@ -60,7 +60,7 @@ def test_files_have_the_names_of_the_specification(ledger: Alpha1Ledger) -> None
 def test_reference_documents_have_their_three_members(ledger: Alpha1Ledger) -> None:
     found = ledger.storage.get("r/main/ZZZZZZZZ.json")
     assert found is not None
-    assert json.loads(found.data) == {
+    assert unsealed(found.data) == {
         "snapshot": list(SNAPSHOT),
         "timestamp": "2024-09-18T09:00:00.123456Z",
         "properties": {},

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from support.arrays import GROUP, array, contents, put
-from support.early import PARENT, SNAPSHOT, snapshot_of
+from support.early import PARENT, SNAPSHOT, snapshot_of, unsealed
 
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -54,7 +54,7 @@ def identity(number: int) -> SnapshotId:
 def state(storage: Storage) -> dict[str, Any]:
     found = storage.get("state.json")
     assert found is not None
-    value: dict[str, Any] = json.loads(found.data)
+    value: dict[str, Any] = unsealed(found.data)
     return value
 
 

@@ -22,6 +22,7 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
     in_order,
 )
+from airflow_provider_icechunk.format.wire import sealed_json
 from airflow_provider_icechunk.repository.conflicts import BasicConflictSolver, ConflictDetector
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
@@ -36,6 +37,13 @@ def seed(prefix: str) -> str | None:
     """The text of a seed, where the seeds are at hand."""
     found = sorted(SEEDS.glob(f"{prefix}*")) if SEEDS.is_dir() else []
     return found[0].read_text() if found else None
+
+
+def unsealed(data: bytes) -> Any:
+    """A document without the checksum that ends it, to be looked at or changed."""
+    value = json.loads(data)
+    assert value.pop(sealed_json.MEMBER)
+    return value
 
 
 def number(value: int) -> NodeId:

@@ -19,7 +19,7 @@ from airflow_provider_icechunk.format.ids import (
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
 from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.format.wire import json_text as js
+from airflow_provider_icechunk.format.wire import sealed_json as js
 
 _REMEMBERED = 10_000
 

@@ -23,6 +23,7 @@ from airflow_provider_icechunk.format.ids import (
 )
 from airflow_provider_icechunk.format.names import check_ref_name
 from airflow_provider_icechunk.format.wire import json_text as js
+from airflow_provider_icechunk.format.wire import sealed_json
 
 REFS = "r/"
 CONFIG_KEY = "config.yaml"
@@ -118,13 +119,13 @@ def encode_ref(snapshot: SnapshotId, timestamp: int) -> bytes:
         "timestamp": encode_time(timestamp),
         "properties": {},
     }
-    return js.dump(document, "a reference")
+    return sealed_json.dump(document, "a reference")
 
 
 def decode_ref(data: bytes, *, where: str) -> SnapshotId:
     """The snapshot that a document names: as 16 numbers, or as texts of the time."""
     document = js.as_object(
-        js.parse(data, where=where, limit=_MAX_REF),
+        sealed_json.parse(data, where=where, limit=_MAX_REF),
         "a reference",
         where=where,
         required=["snapshot"],

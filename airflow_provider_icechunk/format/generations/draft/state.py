@@ -22,6 +22,7 @@ from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Metadata, Snapshot
 from airflow_provider_icechunk.format.wire import json_text as js
+from airflow_provider_icechunk.format.wire import sealed_json
 
 STATE_KEY = "state.json"
 MESSAGE = "commit-message"
@@ -148,12 +149,12 @@ def encode_state(state: State) -> bytes:
         }
     if state.deleted_tags:
         document[_DELETED] = sorted(state.deleted_tags)
-    return js.dump(document, "the state of the repository")
+    return sealed_json.dump(document, "the state of the repository")
 
 
 def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
     """The state in a document, everything checked."""
-    value = js.parse(data, where=where, limit=_LIMIT)
+    value = sealed_json.parse(data, where=where, limit=_LIMIT)
     fields = js.as_object(
         value, "the state", where=where, required=["id", "generation", "snapshots"]
     )
