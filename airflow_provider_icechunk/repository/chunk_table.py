@@ -31,21 +31,23 @@ def chunk_table(
     refs: ChunkRefs, show: Callable[[bytes], str], expand: Callable[[str], str]
 ) -> ChunkTable:
     """References as a table; `show` makes texts of ids, `expand` whole URLs of locations."""
-    places: list[str] = []
-    inlined: dict[int, bytes] = {}
-    for row in range(len(refs)):
-        match refs[row]:
-            case Native(chunk_id):
-                places.append(show(chunk_id))
-            case Virtual(location):
-                places.append(expand(location))
-            case Inline(data):
-                places.append("")
-                inlined[row] = data
-            case None:
-                raise AssertionError("erased chunks are left out before")
+    places = np.full(len(refs), "", object)
+
+    def text(row: int) -> str:
+        payload = refs[row]
+        if isinstance(payload, Native):
+            return show(payload.chunk_id)
+        assert isinstance(payload, Virtual)
+        return expand(payload.location)
+
+    for kind, names in ((RefKind.NATIVE, refs.chunk_id), (RefKind.VIRTUAL, refs.span)):
+        rows = np.flatnonzero(refs.kind == kind)
+        _, first, name = np.unique(names[rows], axis=0, return_index=True, return_inverse=True)
+        places[rows] = np.array([text(row) for row in rows[first]], object)[name.reshape(-1)]
+    inlined = np.flatnonzero(refs.kind == RefKind.INLINE).tolist()
     offsets = np.where(refs.kind == np.uint8(RefKind.INLINE), np.uint64(0), refs.offset)
-    return refs.index, _KINDS[refs.kind], places, offsets, refs.length, inlined
+    bytes_of = {row: payload.data for row in inlined if isinstance(payload := refs[row], Inline)}
+    return refs.index, _KINDS[refs.kind], places.tolist(), offsets, refs.length, bytes_of
 
 
 class ChunkTables:
