@@ -125,7 +125,7 @@ class ChunkWriter:
 _Span = tuple[ChunkId, int, int]
 """A range of a chunk file."""
 _SMALL = 1 << 20
-"""Larger chunks have files of their own, beyond whose end nothing is worth reading."""
+"""Larger reads are worth a request each: nothing is read beyond their end."""
 _LONGEST_FLIGHT = 60.0
 """After so many seconds bytes that others are bringing are asked for again."""
 
@@ -271,7 +271,7 @@ class ChunkReader:
 
     def _read_until(self, request: _Request) -> int:
         """Where a request ends: further than asked for where small chunks are read in order."""
-        if request.stop - request.start >= _SMALL * len(request.pieces):
+        if request.stop - request.start >= _SMALL:
             return request.stop
         return self._ahead.extend(request.chunk_id, request.start, request.stop)
 

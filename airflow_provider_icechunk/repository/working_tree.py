@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -23,7 +23,7 @@ from airflow_provider_icechunk.format.references import (
     concatenate,
 )
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot
-from airflow_provider_icechunk.repository.changes import ChangeSet, Untouched
+from airflow_provider_icechunk.repository.changes import UNTOUCHED, ChangeSet, Untouched
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.documents import (
     array_document,
@@ -34,6 +34,8 @@ from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.node_ids import NodeIds
 from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
 from airflow_provider_icechunk.storage.base import Data
+
+Find = Callable[[ManifestId, NodeId, Index], Payload | None]
 
 
 class WorkingTree:
@@ -120,6 +122,27 @@ class WorkingTree:
         """
         return self._chunk(path, index, self.engine.assets.find)
 
+    def chunks(self, path: str, places: Sequence[Index]) -> list[Payload | None]:
+        """Where many chunks of one array are: `chunk` for each of them."""
+        with self.lock:
+            node = node_at(self.base, self.changes, path)
+            if node is None or node.array is None:
+                return [None] * len(places)
+            edits = self.changes.chunks.get(node.id)
+            edited = [
+                None
+                if not in_grid(node, index)
+                else UNTOUCHED
+                if edits is None
+                else edits.find(index)
+                for index in places
+            ]
+        find = self.engine.assets.find
+        return [
+            self._stored(node, index, find) if isinstance(edit, Untouched) else edit
+            for index, edit in zip(places, edited, strict=True)
+        ]
+
     def chunk_at_hand(self, path: str, index: Index) -> Payload | None:
         """`chunk` without waiting for the storage; `None` also where it would have to be asked."""
         return self._chunk(path, index, self.engine.assets.find_at_hand)
@@ -128,7 +151,7 @@ class WorkingTree:
         self,
         path: str,
         index: Index,
-        find: Callable[[ManifestId, NodeId, Index], Payload | None],
+        find: Find,
     ) -> Payload | None:
         with self.lock:
             node = node_at(self.base, self.changes, path)
@@ -139,6 +162,11 @@ class WorkingTree:
                 edit = edits.find(index)
                 if not isinstance(edit, Untouched):
                     return edit
+        return self._stored(node, index, find)
+
+    @staticmethod
+    def _stored(node: Node, index: Index, find: Find) -> Payload | None:
+        assert node.array is not None
         for ref in node.array.manifests:
             if ref.may_hold(index):
                 found = find(ref.id, node.id, index)
@@ -165,6 +193,23 @@ class WorkingTree:
         self.check_writable()
         self._check_place(path, self.array(path), index)
         self.put_payload(path, index, self.writer.write(data))
+
+    def put_chunks(self, path: str, chunks: Iterable[tuple[Index, Data]]) -> None:
+        """Write the bytes of many chunks of one array: all of them, or none."""
+        self.check_writable()
+        node = self.array(path)
+        written = []
+        for index, data in chunks:
+            self._check_place(path, node, index)
+            written.append((index, self.writer.write(data)))
+        with self.lock:
+            self.check_writable()
+            node = self.array(path)
+            for index, _ in written:
+                self._check_place(path, node, index)
+            edits = self.changes.edits(node)
+            for index, payload in written:
+                edits.set(index, payload)
 
     def put_payload(self, path: str, index: Index, payload: Payload | None) -> None:
         """Make a chunk refer to `payload`, or erase it with `None`."""

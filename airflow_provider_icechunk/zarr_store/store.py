@@ -13,10 +13,7 @@ from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from zarr.abc.store import (
-    ByteRequest,
-    Store,
-)
+from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.common import BytesLike
 
@@ -30,10 +27,12 @@ from airflow_provider_icechunk.format.references import ChunkRefs, Payload, Virt
 from airflow_provider_icechunk.repository.async_twins import add_async_twins
 from airflow_provider_icechunk.repository.chunk_table import ChunkTable
 from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.locations import parse_location
 from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
 from airflow_provider_icechunk.zarr_store import listing
 from airflow_provider_icechunk.zarr_store.batching import Batcher
+from airflow_provider_icechunk.zarr_store.codecs import bytes_of
 from airflow_provider_icechunk.zarr_store.keys import (
     ChunkKey,
     DocumentKey,
@@ -41,6 +40,7 @@ from airflow_provider_icechunk.zarr_store.keys import (
     parse_for_writing,
     path_of,
 )
+from airflow_provider_icechunk.zarr_store.pipeline import TreeStore
 from airflow_provider_icechunk.zarr_store.reading import Ask, ChunkReads, length, span
 from airflow_provider_icechunk.zarr_store.virtual_refs import columns, covered, grid_index
 
@@ -50,7 +50,7 @@ Buffers = list[Buffer | None]
 Items = list[tuple[tuple[int, ...], Payload | None]]
 
 
-class IcechunkStore(Store):
+class IcechunkStore(TreeStore):
     """Zarr arrays and groups of one session. Writes become visible when the session commits."""
 
     def __init__(self, session: Session, *, read_only: bool | None = None) -> None:
@@ -83,6 +83,11 @@ class IcechunkStore(Store):
     def session(self) -> Session:
         """The session whose tree this is."""
         return self._session
+
+    @property
+    def tree(self) -> WorkingTree:
+        """Nodes and chunks as the session sees them."""
+        return self._tree
 
     @property
     def read_only(self) -> bool:
@@ -189,8 +194,8 @@ class IcechunkStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         """Write a whole value."""
-        self._refuse_if_read_only()
-        data = _bytes(value)
+        self.refuse_if_read_only()
+        data = bytes_of(value)
         match parse_for_writing(key):
             case DocumentKey(path):
                 self._tree.put_document(path, bytes(data))
@@ -202,12 +207,12 @@ class IcechunkStore(Store):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """`set` for callers outside of an event loop."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         match parse_for_writing(key):
             case DocumentKey(path):
-                self._tree.put_document(path, bytes(_bytes(value)))
+                self._tree.put_document(path, bytes(bytes_of(value)))
             case ChunkKey(path, index):
-                self._tree.put_chunk(path, index, _bytes(value))
+                self._tree.put_chunk(path, index, bytes_of(value))
 
     async def set_partial_values(
         self, key_start_values: Iterable[tuple[str, int, BytesLike]]
@@ -220,7 +225,7 @@ class IcechunkStore(Store):
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         """Write a value unless there is one."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         if not await self.exists(key):
             await self.set(key, value)
 
@@ -230,7 +235,7 @@ class IcechunkStore(Store):
 
     def delete_sync(self, key: str) -> None:
         """`delete` for callers outside of an event loop."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         match parse(key):
             case DocumentKey(path):
                 self._tree.delete(path)
@@ -241,7 +246,7 @@ class IcechunkStore(Store):
 
     async def delete_dir(self, prefix: str) -> None:
         """Delete a node with everything below it, or chunks below a prefix like `array/c/0`."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         path = path_of(prefix)
         if path is None:
             return
@@ -260,7 +265,7 @@ class IcechunkStore(Store):
 
     def sync_clear(self) -> None:
         """`clear` for callers outside of an event loop."""
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         for node in self._tree.nodes():
             self._tree.delete(node.path)
 
@@ -305,7 +310,7 @@ class IcechunkStore(Store):
 
         With `validate_container` a location that no virtual chunk container covers is refused.
         """
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         parsed = parse_for_writing(key)
         if not isinstance(parsed, ChunkKey):
             raise InvalidInputError(
@@ -377,7 +382,7 @@ class IcechunkStore(Store):
     def _put_virtual(
         self, array_path: str, refs: ChunkRefs, *, validate: bool
     ) -> Coordinates | None:
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         if not len(refs):
             return None
         for location in refs.locations():
@@ -399,7 +404,8 @@ class IcechunkStore(Store):
         start, stop = span(byte_range, len(node.user_data))
         return node.user_data[start:stop]
 
-    def _refuse_if_read_only(self) -> None:
+    def refuse_if_read_only(self) -> None:
+        """Raise if nothing can be written."""
         if self.read_only:
             raise ReadOnlyError(
                 "store was opened in read-only mode and does not support writing: open a writable "
@@ -417,12 +423,6 @@ def _rebuild(
     store = cls(session, read_only=read_only)
     store._is_open = is_open
     return store
-
-
-def _bytes(value: Buffer) -> memoryview:
-    if not isinstance(value, Buffer):
-        raise TypeError(f"a store holds buffers, not {type(value).__name__}")
-    return memoryview(value.as_numpy_array().view(np.uint8).data).cast("B")
 
 
 def _buffer(data: bytes | None, prototype: BufferPrototype | None) -> Buffer | None:

@@ -1,0 +1,101 @@
+"""Zarr's codecs called directly: one chunk after the other, in the thread that has it.
+
+Zarr's own pipeline awaits each codec for each chunk, with a thread for each compression. For small
+chunks that costs more than the work itself. Its codecs say (`SupportsSyncCodec`) when they can be
+called without an event loop; chains in which all of them can are served here, byte for byte alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.codec import ArrayBytesCodecPartialDecodeMixin, Codec
+from zarr.codecs import BytesCodec
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import Buffer, NDBuffer
+
+try:
+    from zarr.abc.codec import SupportsSyncCodec
+except ImportError:  # Zarr before 3.1.6
+    SupportsSyncCodec = None  # type: ignore[assignment, misc]
+
+_Step = tuple[Any, ArraySpec]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCodecs:
+    """The codecs of one array."""
+
+    codecs: tuple[Codec, ...]
+    _chains: dict[tuple[int, ...], tuple[_Step, ...]] = field(default_factory=dict)
+    """Steps by the shape of a chunk, which is all that differs between chunks of an array."""
+
+    @classmethod
+    def of(cls, codecs: Iterable[Codec]) -> ChunkCodecs | None:
+        """`None` if one of them needs an event loop, or reads parts of chunks by itself."""
+        chain = tuple(codecs)
+        if SupportsSyncCodec is None or not all(
+            isinstance(codec, SupportsSyncCodec)
+            and not isinstance(codec, ArrayBytesCodecPartialDecodeMixin)
+            for codec in chain
+        ):
+            return None
+        return cls(chain)
+
+    def are_plain(self, dtype: np.dtype[Any]) -> bool:
+        """Whether stored bytes are those of a C-contiguous array in memory."""
+        (codec, *others) = self.codecs
+        if others or not isinstance(codec, BytesCodec) or dtype.hasobject:
+            return False
+        order = "little" if codec.endian is None else codec.endian.value
+        return dtype.itemsize == 1 or (order == sys.byteorder and dtype.isnative)
+
+    def decode(self, data: Buffer, spec: ArraySpec) -> NDArray[Any]:
+        """The values in the bytes of a chunk."""
+        value: Any = data
+        for codec, seen in reversed(self._chain(spec)):
+            value = codec._decode_sync(value, seen)
+        array: NDArray[Any] = value.as_numpy_array()
+        return array
+
+    def encode(self, chunk: NDBuffer, spec: ArraySpec) -> Buffer | None:
+        """The bytes of a chunk; `None` if a codec has nothing to store."""
+        value: Any = chunk
+        for codec, seen in self._chain(spec):
+            value = codec._encode_sync(value, seen)
+            if value is None:
+                return None
+        encoded: Buffer = value
+        return encoded
+
+    def _chain(self, spec: ArraySpec) -> tuple[_Step, ...]:
+        known = self._chains.get(spec.shape)
+        if known is not None:
+            return known
+        steps, seen = [], spec
+        for codec in self.codecs:
+            steps.append((codec, seen))
+            seen = codec.resolve_metadata(seen)
+        chain = self._chains[spec.shape] = tuple(steps)
+        return chain
+
+
+def holds_only(chunk: NDBuffer, fill: object) -> bool:
+    """Whether every cell is the fill value; most chunks show in their first cells that not."""
+    for rows in (1, 256):
+        corner = (slice(1),) * (len(chunk.shape) - 1) + (slice(rows),)
+        if chunk.shape and not chunk[corner].all_equal(fill):
+            return False
+    return chunk.all_equal(fill)
+
+
+def bytes_of(value: Buffer) -> memoryview:
+    """What a buffer holds, uncopied."""
+    if not isinstance(value, Buffer):
+        raise TypeError(f"a store holds buffers, not {type(value).__name__}")
+    return memoryview(value.as_numpy_array().view(np.uint8).data).cast("B")

@@ -1,0 +1,303 @@
+"""Zarr's way from chunks to values and back, for stores of this package.
+
+What Zarr awaits chunk by chunk is done here for all chunks of a selection together: their places
+are looked up in one go, neighbours are read with one request, and codecs run in the thread that
+has the bytes. Large chunks are read and decoded, encoded and stored several at once.
+
+Zarr has one pipeline for all stores of a process. This one does as Zarr's own wherever the store is
+another one, a codec needs an event loop, or a chunk is changed in part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import ByteGetter, ByteSetter, Store
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import NDBuffer
+from zarr.core.buffer.cpu import Buffer as CpuBuffer
+from zarr.core.buffer.cpu import buffer_prototype
+from zarr.core.codec_pipeline import BatchedCodecPipeline, fill_value_or_default
+from zarr.core.indexing import SelectorTuple
+from zarr.registry import register_pipeline
+from zarr.storage import StorePath
+
+from airflow_provider_icechunk.format.references import Index, Payload
+from airflow_provider_icechunk.repository.chunks import Wanted
+from airflow_provider_icechunk.repository.working_tree import WorkingTree
+from airflow_provider_icechunk.storage.base import Data
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
+from airflow_provider_icechunk.zarr_store.keys import ChunkKey, parse
+from airflow_provider_icechunk.zarr_store.reading import length
+
+_LARGE = 1 << 20
+"""Chunks of this size are worth a thread each."""
+_WINDOW = 8 << 20
+"""Bytes of small chunks that are read together."""
+_WINDOWS_AT_ONCE = 4
+_FEW, _LITTLE = 16, 1 << 20
+"""So few chunks and bytes are dealt with before a thread has woken up."""
+_DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+_Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
+
+
+def use_short_ways() -> None:
+    """Make the pipeline below Zarr's, unless another one than the usual was chosen.
+
+    Only for releases whose pipeline it is known to stand in for.
+    """
+    own = f"{IcechunkCodecPipeline.__module__}.{IcechunkCodecPipeline.__qualname__}"
+    register_pipeline(IcechunkCodecPipeline)
+    if zarr.__version__.startswith("3.1.") and zarr.config.get("codec_pipeline.path") == _DEFAULT:
+        zarr.config.set({"codec_pipeline.path": own})
+
+
+class TreeStore(Store):
+    """A store whose chunks are those of a session's tree."""
+
+    @property
+    @abstractmethod
+    def tree(self) -> WorkingTree:
+        """Nodes and chunks as the session sees them."""
+
+    @abstractmethod
+    def refuse_if_read_only(self) -> None:
+        """Raise if nothing can be written."""
+
+
+class IcechunkCodecPipeline(BatchedCodecPipeline):
+    """Zarr's pipeline, with a short way to the chunks of a `TreeStore`."""
+
+    @cached_property
+    def _codecs(self) -> ChunkCodecs | None:
+        return ChunkCodecs.of(self)
+
+    async def read(
+        self,
+        batch_info: Iterable[tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]],
+        out: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+    ) -> None:
+        """Fill `out` with the selected cells of chunks."""
+        given = list(batch_info)
+        found = _Selection.of(given, self._codecs)
+        if found is None:
+            await super().read(given, out, drop_axes)
+            return
+        reading = _Reading(found, out.as_numpy_array(), drop_axes)
+        if not reading.from_memory():
+            await asyncio.to_thread(reading.run)
+
+    async def write(
+        self,
+        batch_info: Iterable[tuple[ByteSetter, ArraySpec, SelectorTuple, SelectorTuple, bool]],
+        value: NDBuffer,
+        drop_axes: tuple[int, ...] = (),
+    ) -> None:
+        """Store chunks that have the cells of `value`."""
+        given = list(batch_info)
+        whole = [one for one in given if one[-1]]
+        found = _Selection.of(whole, self._codecs)
+        if found is None:
+            await super().write(given, value, drop_axes)
+            return
+        found.store.refuse_if_read_only()
+        writing = _Writing(found, self, value, drop_axes)
+        if writing.is_quick():
+            writing.run()
+        else:
+            await asyncio.to_thread(writing.run)
+        rest = [one for one in given if not one[-1]]
+        if rest:
+            await super().write(rest, value, drop_axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A chunk, and where its cells belong."""
+
+    index: Index
+    spec: ArraySpec
+    inside: SelectorTuple
+    """In the chunk."""
+    outside: SelectorTuple
+    """In the values that are read or written."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.spec.shape) * self.spec.dtype.to_native_dtype().itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Chunks of one array of a store of this package."""
+
+    store: TreeStore
+    path: str
+    codecs: ChunkCodecs
+    chunks: list[_Chunk]
+
+    @classmethod
+    def of(cls, given: Sequence[_Given], codecs: ChunkCodecs | None) -> _Selection | None:
+        """`None` for what has to go Zarr's own way."""
+        if codecs is None or not given or given[0][1].prototype != buffer_prototype:
+            return None
+        store = getattr(given[0][0], "store", None)
+        if not isinstance(store, TreeStore):
+            return None
+        path, chunks = None, []
+        for place, spec, inside, outside, _ in given:
+            key = parse(place.path) if isinstance(place, StorePath) else None
+            if not isinstance(key, ChunkKey) or place.store is not store:
+                return None
+            if path not in {None, key.path}:
+                return None
+            path = key.path
+            chunks.append(_Chunk(key.index, spec, inside, outside))
+        assert path is not None
+        return cls(store, path, codecs, chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Reads chunks into an array."""
+
+    selection: _Selection
+    out: NDArray[Any]
+    drop_axes: tuple[int, ...]
+
+    def from_memory(self) -> bool:
+        """Read everything at once if it is little and in memory."""
+        chunks, tree = self.selection.chunks, self.selection.store.tree
+        if len(chunks) > _FEW or sum(chunk.size for chunk in chunks) > _LITTLE:
+            return False
+        found = []
+        for chunk in chunks:
+            payload = tree.chunk_at_hand(self.selection.path, chunk.index)
+            data = None if payload is None else tree.at_hand(_whole(payload))
+            if data is None:
+                return False
+            found.append(data)
+        for chunk, data in zip(chunks, found, strict=True):
+            self._place(chunk, data)
+        return True
+
+    def run(self) -> None:
+        """Read everything."""
+        chunks = self.selection.chunks
+        tree = self.selection.store.tree
+        payloads = tree.chunks(self.selection.path, [chunk.index for chunk in chunks])
+        small: list[tuple[_Chunk, Wanted]] = []
+        large: list[tuple[_Chunk, Wanted]] = []
+        for chunk, payload in zip(chunks, payloads, strict=True):
+            if payload is None:
+                self.out[chunk.outside] = fill_value_or_default(chunk.spec)
+            elif chunk.size >= _LARGE:
+                large.append((chunk, _whole(payload)))
+            else:
+                small.append((chunk, _whole(payload)))
+        run_all(self._read, list(_windows(small)), at_once=_WINDOWS_AT_ONCE)
+        at_once = zarr.config.get("async.concurrency")
+        run_all(self._read, [[one] for one in large], at_once=at_once)
+
+    def _read(self, window: Sequence[tuple[_Chunk, Wanted]]) -> None:
+        found = self.selection.store.tree.read([wanted for _, wanted in window])
+        for (chunk, _), data in zip(window, found, strict=True):
+            self._place(chunk, data)
+
+    def _place(self, chunk: _Chunk, data: bytes) -> None:
+        values = self.selection.codecs.decode(CpuBuffer.from_bytes(data), chunk.spec)
+        selected = values[chunk.inside]
+        self.out[chunk.outside] = selected.squeeze(self.drop_axes) if self.drop_axes else selected
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """Writes whole chunks from an array."""
+
+    selection: _Selection
+    pipeline: BatchedCodecPipeline
+    value: NDBuffer
+    drop_axes: tuple[int, ...]
+
+    def is_quick(self) -> bool:
+        """Whether it is little, and stays in memory."""
+        sizes = [chunk.size for chunk in self.selection.chunks]
+        if len(sizes) > _FEW or sum(sizes) > _LITTLE:
+            return False
+        return not self.selection.store.tree.writer.stores_at_once(sum(sizes))
+
+    def run(self) -> None:
+        """Write everything."""
+        large = [chunk for chunk in self.selection.chunks if chunk.size >= _LARGE]
+        small = [chunk for chunk in self.selection.chunks if chunk.size < _LARGE]
+        if small:
+            self._write(small)
+        at_once = zarr.config.get("async.concurrency")
+        run_all(self._write, [[chunk] for chunk in large], at_once=at_once)
+
+    def _write(self, chunks: Sequence[_Chunk]) -> None:
+        tree, path = self.selection.store.tree, self.selection.path
+        empty: list[Index] = []
+        tree.put_chunks(path, self._encoded(chunks, empty))
+        if empty:
+            tree.erase(path, empty)
+
+    def _encoded(
+        self, chunks: Sequence[_Chunk], empty: list[Index]
+    ) -> Iterator[tuple[Index, Data]]:
+        """Chunks as bytes; those that need none are added to `empty`."""
+        for chunk in chunks:
+            cells = self._cells(chunk)
+            skip = not chunk.spec.config.write_empty_chunks
+            if skip and holds_only(cells, fill_value_or_default(chunk.spec)):
+                empty.append(chunk.index)
+                continue
+            data = self.selection.codecs.encode(cells, chunk.spec)
+            if data is None:
+                empty.append(chunk.index)
+            else:
+                yield chunk.index, bytes_of(data)
+
+    def _cells(self, chunk: _Chunk) -> NDBuffer:
+        """All cells of a chunk: a view of the values where these are as the chunk's."""
+        spec = chunk.spec
+        if not self.drop_axes and self.value.dtype == spec.dtype.to_native_dtype():
+            cells = self.value[chunk.outside] if self.value.shape else self.value
+            if cells.shape == spec.shape:
+                return cells
+        return self.pipeline._merge_chunk_array(
+            None, self.value, chunk.outside, spec, chunk.inside, True, self.drop_axes
+        )
+
+
+def _whole(payload: Payload) -> Wanted:
+    return Wanted(payload, 0, length(payload))
+
+
+def _windows(items: Sequence[tuple[_Chunk, Wanted]]) -> Iterator[list[tuple[_Chunk, Wanted]]]:
+    """Neighbours, as many as are read with one request."""
+    window: list[tuple[_Chunk, Wanted]] = []
+    size = 0
+    for item in items:
+        window.append(item)
+        size += item[1].stop
+        if size >= _WINDOW:
+            yield window
+            window, size = [], 0
+    if window:
+        yield window
+
+
+use_short_ways()
