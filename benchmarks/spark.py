@@ -28,16 +28,9 @@ from airflow_provider_icechunk.spark.places import cores
 from airflow_provider_icechunk.spark.regions import write_regions
 from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.zarr_store.sessions import Repository
+from benchmarks.spark_values import CHUNK, values
 
-CHUNK = 1 << 20
-"""Values of 4 bytes."""
 CODECS: dict[str, dict[str, Any]] = {"raw": {"compressors": None}, "zstd": {}}
-
-
-def values(start: int, stop: int) -> Any:
-    """Numbers with some noise in the last bits, as measurements have."""
-    noise = np.random.default_rng(start).integers(0, 64, stop - start)
-    return (np.arange(start, stop) // 7 + noise).astype("float32")
 
 
 def create(store: Any, cells: int, codec: str) -> None:
@@ -134,8 +127,25 @@ def many_tasks(spark: SparkSession, place: Path, tasks: int) -> None:
     )
 
 
+def empty_tasks(spark: SparkSession, _: Path, tasks: int) -> None:
+    """What Spark takes by itself for tasks in Python."""
+    spark.range(0, tasks, 1, tasks).mapInArrow(lambda batches: batches, "id long").collect()
+
+
+def cost_per_task(rounds: int, work: Callable[[Path, int], None]) -> float:
+    """Seconds that each further task of a job takes."""
+    few, many = (
+        median(timed(lambda place, count=count: work(place, count)) for _ in range(rounds))
+        for count in (2, MANY_TASKS)
+    )
+    return (many - few) / (MANY_TASKS - 2)
+
+
 def start(master: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Tasks import the values, so that a worker makes them once.
+    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -143,8 +153,13 @@ def start(master: str) -> SparkSession:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    spark.range(4).mapInArrow(lambda batches: batches, "id long").collect()
+    spark.range(4).mapInArrow(_warm, "id long").collect()
     return spark
+
+
+def _warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    values(0, 1)
+    yield from batches
 
 
 def timed(work: Callable[[Path], None]) -> float:
@@ -183,16 +198,16 @@ def main(arguments: list[str]) -> None:
     spark = start(given.master)
     try:
         seconds = measure(spark, cells, given.rounds, names)
-        few, many = (
-            median(
-                timed(lambda place, count=count: many_tasks(spark, place, count))
-                for _ in range(given.rounds)
-            )
-            for count in (2, MANY_TASKS)
-        )
+        task = cost_per_task(given.rounds, partial(many_tasks, spark))
+        empty_task = cost_per_task(given.rounds, partial(empty_tasks, spark))
     finally:
         spark.stop()
-    result = {"bytes": cells * 4, "seconds": seconds, "task": (many - few) / (MANY_TASKS - 2)}
+    result = {
+        "bytes": cells * 4,
+        "seconds": seconds,
+        "task": task,
+        "empty_task": empty_task,
+    }
     if given.json is not None:
         given.json.write_text(json.dumps(result))
         return
@@ -203,7 +218,7 @@ def main(arguments: list[str]) -> None:
         for name, took in found.items():
             rates = [cells * 4 / 1e6 / one for one in took]
             print(f"{codec:5} {name:34} {median(rates):8.0f} ({max(rates):.0f})")
-    print(f"each further task costs {1000 * result['task']:.1f} ms")
+    print(f"each further task costs {1000 * task:.1f} ms, an empty one {1000 * empty_task:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class SparkFigures:
     one_core: dict[str, dict[str, list[float]]]
     task: float
     """Seconds that each further task costs."""
+    empty_task: float
+    """The same of a task that does nothing: what Spark takes."""
 
     def rate(self, codec: str, contender: str) -> float:
         """Median of MB/s."""
@@ -56,7 +58,9 @@ def measure(folder: Path, *, quick: bool, rounds: int | None) -> SparkFigures | 
         one = _child(folder, size, times, "--master", "local[1]", "--only", OURS)
     except (OSError, subprocess.SubprocessError) as error:
         return f"Spark could not be measured: {_said(error)}"
-    return SparkFigures(both["bytes"], both["seconds"], one["seconds"], both["task"])
+    return SparkFigures(
+        both["bytes"], both["seconds"], one["seconds"], both["task"], both["empty_task"]
+    )
 
 
 def rows(found: SparkFigures) -> list[tuple[str, ...]]:
@@ -101,9 +105,10 @@ def section(found: SparkFigures) -> list[str]:
 
 def _lines(found: SparkFigures) -> list[str]:
     scaling = ", ".join(f"{codec} {found.scaling(codec):.2f}" for codec in found.seconds)
+    task, empty = (f"{1000 * cost:.1f} ms" for cost in (found.task, found.empty_task))
     return [
         f"Two cores against one, times as fast: {scaling}",
-        f"Each further task costs {1000 * found.task:.1f} ms",
+        f"Each further task costs {task}, an empty one of Spark {empty}",
     ]
 
 

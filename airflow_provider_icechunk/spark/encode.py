@@ -6,15 +6,14 @@ out is its general indexing, which costs more than the rest for large uncompress
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.core.buffer import Buffer, NDBuffer, default_buffer_prototype
+from zarr.core.buffer import NDBuffer, default_buffer_prototype
 from zarr.core.chunk_grids import RegularChunkGrid
 from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.core.sync import sync
@@ -22,12 +21,15 @@ from zarr.core.sync import sync
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.spark.plan import Region, extent, slices
+from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
 
 Values = NDArray[Any]
 Index = tuple[int, ...]
 _BATCH_BYTES = 32 << 20
 _AT_ONCE = 8
-"""Chunks that one task encodes and stores at once: a store answers slowly but in parallel."""
+"""Chunks that one task encodes and stores at once where a store answers slowly but in parallel."""
 
 
 def write_block(session: Session, array: zarr.Array[Any], region: Region, values: Values) -> int:
@@ -51,6 +53,11 @@ def put_values(
 ) -> None:
     """Write whole chunks by their number; each has the chunk's shape or, at an edge, a cut one."""
     _put(session, array, pieces)
+
+
+def is_remote(session: Session) -> bool:
+    """Whether storing is waiting, not working: a task has one core, but many can wait at once."""
+    return not isinstance(session.tree.engine.storage, LocalStorage)
 
 
 def chunk_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
@@ -108,14 +115,38 @@ def _chunks(region: Region, grid: Sequence[int]) -> Iterator[tuple[Index, tuple[
 
 def _put(session: Session, array: zarr.Array[Any], pieces: Iterator[tuple[Index, Values]]) -> None:
     path = f"/{array.path}"
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for batch in _batches(pieces):
-            present, empty = _split_empty(array, batch)
-            if empty:
-                session.tree.erase(path, [i for i in empty if session.tree.chunk(path, i)])
-            jobs = [pool.submit(_store, session, array, index, chunk) for index, chunk in present]
-            for job in jobs:
-                job.result()
+    encode = _encoder(array)
+
+    def store(piece: tuple[Index, NDBuffer]) -> None:
+        index, chunk = piece
+        session.tree.put_chunk(path, index, encode(chunk))
+
+    at_once = _AT_ONCE if is_remote(session) else 1
+    for batch in _batches(pieces):
+        present, empty = _split_empty(array, batch)
+        if empty:
+            session.tree.erase(path, [i for i in empty if session.tree.chunk(path, i)])
+        run_all(store, present, at_once=at_once)
+
+
+def _encoder(array: zarr.Array[Any]) -> Callable[[NDBuffer], memoryview]:
+    """From the cells of a chunk to its bytes, with the array's own codecs."""
+    inner = array.async_array
+    origin = (0,) * array.ndim
+    spec = inner.metadata.get_chunk_spec(origin, inner.config, default_buffer_prototype())
+    pipeline = inner.codec_pipeline
+    known = isinstance(inner.metadata, ArrayV3Metadata)
+    codecs = ChunkCodecs.of(inner.metadata.codecs) if known else None
+
+    def encode(chunk: NDBuffer) -> memoryview:
+        if codecs is None:
+            (encoded,) = sync(pipeline.encode([(chunk, spec)]))
+        else:
+            encoded = codecs.encode(chunk, spec)
+        assert encoded is not None
+        return bytes_of(encoded)
+
+    return encode
 
 
 def _batches(pieces: Iterator[tuple[Index, Values]]) -> Iterator[list[tuple[Index, Values]]]:
@@ -146,24 +177,11 @@ def _split_empty(
             whole = np.full(grid, fill, dtype=array.dtype)
             whole[tuple(slice(length) for length in values.shape)] = values
         buffer = default_buffer_prototype().nd_buffer.from_numpy_array(whole)
-        if not keep_all and buffer.all_equal(fill):
+        if not keep_all and holds_only(buffer, fill):
             empty.append(index)
         else:
             present.append((index, buffer))
     return present, empty
-
-
-def _store(session: Session, array: zarr.Array[Any], index: Index, chunk: NDBuffer) -> None:
-    inner = array.async_array
-    origin = (0,) * array.ndim
-    spec = inner.metadata.get_chunk_spec(origin, inner.config, default_buffer_prototype())
-    (encoded,) = sync(inner.codec_pipeline.encode([(chunk, spec)]))
-    session.tree.put_chunk(f"/{array.path}", index, _raw(encoded))
-
-
-def _raw(buffer: Buffer | None) -> memoryview:
-    assert buffer is not None
-    return memoryview(buffer.as_numpy_array().view(np.uint8).data).cast("B")
 
 
 def _show(region: Region) -> str:

@@ -37,7 +37,7 @@ from airflow_provider_icechunk.spark.plan import (
     plan_box,
     slices,
 )
-from airflow_provider_icechunk.spark.regions import BLOCK_BYTES, plan_part, region_name
+from airflow_provider_icechunk.spark.regions import LARGE_BLOCK_BYTES, plan_part, region_name
 from airflow_provider_icechunk.spark.work import commit_work
 from airflow_provider_icechunk.spark.write_job import JobResult
 from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
@@ -163,7 +163,7 @@ class FileSlabs:
         """Write the region of a task, block by block."""
         target = open_array(fork, self.array)
         region = self.regions[number]
-        parts = -(-math.prod(extent(region)) * target.dtype.itemsize // BLOCK_BYTES)
+        parts = -(-math.prod(extent(region)) * target.dtype.itemsize // LARGE_BLOCK_BYTES)
         size = 0
         for block in plan_box(region, chunk_grid(target), max(1, parts)):
             size += write_block(fork, target, block, self._values(target, block))

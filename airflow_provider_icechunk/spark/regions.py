@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
+from airflow_provider_icechunk.spark.encode import chunk_grid, is_remote, write_block
 from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
 from airflow_provider_icechunk.spark.plan import (
@@ -30,8 +30,12 @@ from airflow_provider_icechunk.zarr_store.sessions import ForkSession
 RegionFunction = Callable[[tuple[slice, ...]], NDArray[Any]]
 """From the slices of a region to its values. Spark pickles it and calls it on executors."""
 
-BLOCK_BYTES = 64 << 20
-"""Values that a task holds at once: it calls the function for blocks of about this size."""
+BLOCK_BYTES, LARGE_BLOCK_BYTES = 8 << 20, 64 << 20
+"""Values that a task holds at once: it calls the function for blocks of about this size.
+
+Small blocks stay in the processor's caches from the function to the file; large ones are stored
+several chunks at once where storing is waiting.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class RegionWriter:
         """Write the region of a task, block by block."""
         array = open_array(fork, self.array)
         region = self.regions[number]
-        parts = -(-math.prod(extent(region)) * array.dtype.itemsize // BLOCK_BYTES)
+        block_bytes = LARGE_BLOCK_BYTES if is_remote(fork) else BLOCK_BYTES
+        parts = -(-math.prod(extent(region)) * array.dtype.itemsize // block_bytes)
         size = 0
         for block in plan_box(region, chunk_grid(array), max(1, parts)):
             size += write_block(fork, array, block, np.asarray(self.function(slices(block))))

@@ -16,6 +16,7 @@ FIGURES = SparkFigures(
     },
     one_core={"raw": {OURS: [1.8]}, "zstd": {OURS: [9.0]}},
     task=0.0125,
+    empty_task=0.01,
 )
 
 
@@ -30,7 +31,7 @@ def test_the_section_has_rates_scaling_and_the_cost_of_tasks() -> None:
     text = "\n".join(spark_report.section(FIGURES))
     assert f"| raw | {OURS} | 1000 | 2000 | 2.00 |" in text
     assert "raw 1.80, zstd 1.80" in text
-    assert "12.5 ms" in text
+    assert "12.5 ms, an empty one of Spark 10.0 ms" in text
     assert "| raw |" not in spark_report.text(FIGURES)
 
 
