@@ -17,7 +17,7 @@ from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import Inline, Native, Payload, Virtual
 from airflow_provider_icechunk.repository.readahead import ReadAhead
-from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage
+from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage, read_into
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 
@@ -172,6 +172,17 @@ class ChunkReader:
         """The bytes of one wanted range."""
         return self.read_many([wanted], writer)[0]
 
+    def read_into(self, wanted: Wanted, writer: ChunkWriter, space: memoryview) -> None:
+        """Put the bytes of a wanted range where they stay; `space` has the size of the range."""
+        native = wanted.payload
+        if isinstance(native, Native) and self.at_hand(wanted, writer) is None:
+            key = self._layout.chunk(native.chunk_id)
+            size = read_into(self._storage, key, native.offset + wanted.start, space)
+            if size is None or size < len(space):
+                raise self._lost(key, size)
+        else:
+            space[:] = self.read(wanted, writer)
+
     def at_hand(self, wanted: Wanted, writer: ChunkWriter) -> bytes | None:
         """The bytes of a range if they are in memory."""
         match wanted.payload:
@@ -255,19 +266,22 @@ class ChunkReader:
         )
         for request, stop, answer in zip(requests, stops, fetched, strict=True):
             if answer is None or len(answer.data) < request.stop - request.start:
-                key = self._layout.chunk(request.chunk_id)
-                state = "missing" if answer is None else "shorter than its reference says"
-                raise StorageError(
-                    f"the chunk file {key} in {self._storage.location} is {state}: it was "
-                    "collected while in use, or the storage lost bytes; run `verify` on it",
-                    kind=Kind.OBJECT_MISSING,
-                )
+                size = None if answer is None else len(answer.data)
+                raise self._lost(self._layout.chunk(request.chunk_id), size)
             if stop > request.stop:
                 self._ahead.keep(request.chunk_id, request.start, answer.data)
             for position in request.pieces:
                 _, first, last = spans[position]
                 found[position] = answer.data[first - request.start : last - request.start]
         return found
+
+    def _lost(self, key: str, size: int | None) -> StorageError:
+        state = "missing" if size is None else "shorter than its reference says"
+        return StorageError(
+            f"the chunk file {key} in {self._storage.location} is {state}: it was collected while "
+            "in use, or the storage lost bytes; run `verify` on it",
+            kind=Kind.OBJECT_MISSING,
+        )
 
     def _read_until(self, request: _Request) -> int:
         """Where a request ends: further than asked for where small chunks are read in order."""

@@ -258,6 +258,10 @@ class WorkingTree:
         """Bytes of chunk ranges, also of chunks that wait to be stored."""
         return self.engine.reader.read_many(wanted, self.writer)
 
+    def read_into(self, wanted: Wanted, space: memoryview) -> None:
+        """`read` of one range into memory of its size."""
+        self.engine.reader.read_into(wanted, self.writer, space)
+
     def check_writable(self) -> None:
         """Refuse if this tree only reads."""
         if self.read_only:

@@ -145,6 +145,19 @@ class HasEndpoint(Protocol):
 
 
 @runtime_checkable
+class ReadsInto(Protocol):
+    """A storage that puts bytes where they stay, instead of into memory of their own."""
+
+    def get_into(self, key: str, start: int, space: memoryview) -> int | None:
+        """Fill writable, contiguous bytes with those of an object from `start` on.
+
+        Returns how many there were, fewer only if the object ends before; `None` if there is no
+        such object. If it raises, the space may hold anything.
+        """
+        ...
+
+
+@runtime_checkable
 class Storage(Protocol):
     """Where a repository keeps its objects.
 
@@ -223,3 +236,14 @@ class Storage(Protocol):
         Raises `UnsafeStorageError` when they are not. Uses and removes keys of its own.
         """
         ...
+
+
+def read_into(storage: Storage, key: str, start: int, space: memoryview) -> int | None:
+    """`get_into` of any storage."""
+    if isinstance(storage, ReadsInto):
+        return storage.get_into(key, start, space)
+    found = storage.get(key, Bounded(start, start + len(space)))
+    if found is None:
+        return None
+    space[: len(found.data)] = found.data
+    return len(found.data)

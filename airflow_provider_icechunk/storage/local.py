@@ -100,6 +100,19 @@ class LocalStorage:
         finally:
             os.close(found.descriptor)
 
+    def get_into(self, key: str, start: int, space: memoryview) -> int | None:
+        """Fill `space` with the bytes of an object from `start` on; how many there were."""
+        path = self._paths.of(key)
+        found = files.open_file(path)
+        if found is None:
+            return None
+        try:
+            return found.read_into(start, space)
+        except OSError as error:
+            raise files.failure(error, "read", path) from error
+        finally:
+            os.close(found.descriptor)
+
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
         """`get` for many at once; results in the order of requests."""
         return run_all(lambda request: self.get(*request), requests, at_once=self._concurrency)

@@ -101,6 +101,16 @@ class OpenFile:
             position += len(parts[-1])
         return b"".join(parts)
 
+    def read_into(self, start: int, space: memoryview) -> int:
+        """Fill `space` with the bytes from `start` on; fewer only if the file ends before."""
+        done = 0
+        while done < len(space):
+            count = os.preadv(self.descriptor, [space[done:]], start + done)
+            if not count:
+                break
+            done += count
+        return done
+
     def version(self) -> Version:
         """The tag of this state of the object.
 

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.storage.base import (
     Put,
     PutOutcome,
     Storage,
+    read_into,
 )
 from airflow_provider_icechunk.storage.process import PerProcess
 
@@ -75,6 +76,13 @@ class ObservedStorage:
         with self._counting("get") as size:
             found = self._inner.get(key, byte_range)
             size.append(0 if found is None else len(found.data))
+        return found
+
+    def get_into(self, key: str, start: int, space: memoryview) -> int | None:
+        """Counted `get`, into given memory."""
+        with self._counting("get") as size:
+            found = read_into(self._inner, key, start, space)
+            size.append(found or 0)
         return found
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:

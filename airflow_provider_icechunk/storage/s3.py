@@ -122,9 +122,29 @@ class S3Storage:
         if body is None:
             return None
         if body.is_range or byte_range is None:
-            return Fetched(body.data, body.version)
+            return Fetched(bytes(body.data), body.version)
         start, stop = resolve(byte_range, len(body.data))
-        return Fetched(body.data[start:stop], body.version)
+        return Fetched(bytes(body.data[start:stop]), body.version)
+
+    def get_into(self, key: str, start: int, space: memoryview) -> int | None:
+        """Fill `space` with the bytes of an object from `start` on; how many there were."""
+        check_key(key)
+        asked = _header(Bounded(start, start + len(space)))
+        if asked is None:
+            return 0
+        try:
+            body = self._bucket.get(key, asked, space)
+        except FAILURES as error:
+            if classify(error) is Trouble.BAD_RANGE:
+                return 0
+            raise self._bucket.error(error, "read", key) from error
+        if body is None:
+            return None
+        if body.data is space and body.is_range:
+            return len(space)
+        found = body.data if body.is_range else body.data[start : start + len(space)]
+        space[: len(found)] = found
+        return len(found)
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
         """`get` for many at once; results in the order of requests."""

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
-from airflow_provider_icechunk.storage.base import Listed, Version
+from airflow_provider_icechunk.storage.base import Data, Listed, Version
 from airflow_provider_icechunk.storage.process import PerProcess
 from airflow_provider_icechunk.storage.s3_errors import (
     FAILURES,
@@ -45,7 +45,7 @@ class Head:
 class Body:
     """Bytes that a store sent, and whether they are the range that was asked for or everything."""
 
-    data: bytes
+    data: Data
     version: Version
     is_range: bool
 
@@ -103,13 +103,15 @@ class Bucket:
             raise self.error(error, "look at", key) from error
         return found
 
-    def get(self, key: str, asked: str | None) -> Body | None:
+    def get(self, key: str, asked: str | None, space: memoryview | None = None) -> Body | None:
         """The object, or the part that the `Range` header `asked` names; `None` if it is missing.
+
+        Where that fits into `space` exactly it is received there, and `space` is the body's data.
 
         Raises the library's error when the range lies outside of the object.
         """
         try:
-            return self.calling("read", key, lambda: self._get(key, asked))
+            return self.calling("read", key, lambda: self._get(key, asked, space))
         except FAILURES as error:
             if classify(error) is Trouble.MISSING:
                 return None
@@ -213,9 +215,9 @@ class Bucket:
             found.get("Metadata", {}),
         )
 
-    def _get(self, key: str, asked: str | None) -> Body:
+    def _get(self, key: str, asked: str | None, space: memoryview | None) -> Body:
         bucket, name = self.settings.bucket, self.name(key)
-        short = self._by_lane(lambda lane: lane.get(name, asked))
+        short = self._by_lane(lambda lane: lane.get(name, asked, space))
         if short is not None:
             headers = short.headers
             is_range = bool(headers.get("content-range"))

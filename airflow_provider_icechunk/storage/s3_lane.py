@@ -29,6 +29,7 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 
 from airflow_provider_icechunk import __version__
+from airflow_provider_icechunk.storage.base import Data
 from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
 from airflow_provider_icechunk.storage.s3_errors import UseClient
 from airflow_provider_icechunk.storage.s3_settings import S3Settings
@@ -51,7 +52,7 @@ class Answer:
 
     headers: Mapping[str, str]
     """Names in lower case."""
-    data: bytes
+    data: Data
 
 
 class Lane:
@@ -79,12 +80,15 @@ class Lane:
         """Let the hooks of a client see requests before they are sent, as its own."""
         self._events = events
 
-    def get(self, name: str, byte_range: str | None) -> Answer:
-        """The bytes of an object, or those that a `Range` header names."""
+    def get(self, name: str, byte_range: str | None, space: memoryview | None = None) -> Answer:
+        """The bytes of an object, or those that a `Range` header names.
+
+        If they fit exactly, they are received into `space`.
+        """
         headers = {} if byte_range is None else {"Range": byte_range}
         if self._checked:
             headers["x-amz-checksum-mode"] = "ENABLED"
-        answer = self._send("GetObject", "GET", name, headers)
+        answer = self._send("GetObject", "GET", name, headers, space=space)
         self._verify(answer)
         return answer
 
@@ -105,7 +109,13 @@ class Lane:
         return self._send("PutObject", "PUT", name, sent, data)
 
     def _send(
-        self, operation: str, method: str, name: str, headers: dict[str, str], data: bytes = b""
+        self,
+        operation: str,
+        method: str,
+        name: str,
+        headers: dict[str, str],
+        data: bytes = b"",
+        space: memoryview | None = None,
     ) -> Answer:
         target = self._path + quote(name, safe="/~")
         told = {"Host": self._address.header, **headers}
@@ -117,17 +127,23 @@ class Lane:
             told["Content-Length"] = str(len(data))
         if not _is_sendable(told):
             raise UseClient
-        status, found, body = self._exchange(operation, method, target, told, data)
+        status, found, body = self._exchange(operation, method, target, told, data, space)
         if 200 <= status < 300:
             return Answer(found, body)
         if status in _CLIENTS_MATTER:
             raise UseClient
-        complaint = {"status_code": status, "headers": found, "body": body}
+        complaint = {"status_code": status, "headers": found, "body": bytes(body)}
         no_shape: Any = None  # errors are read without one
         raise ClientError(self._parser.parse(complaint, no_shape), operation)
 
     def _exchange(
-        self, operation: str, method: str, target: str, headers: dict[str, str], data: bytes
+        self,
+        operation: str,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        data: bytes,
+        space: memoryview | None,
     ) -> Received:
         """What the store answers, or a hook in its place."""
         url = self._address.url + target
@@ -136,7 +152,7 @@ class Lane:
         hooks = self._events.emit(f"before-send.s3.{operation}", request=request)
         answer = first_non_none_response(hooks)
         if answer is None:
-            return self._wire.exchange(method, target, headers, data)
+            return self._wire.exchange(method, target, headers, data, space)
         found = {str(name).lower(): str(value) for name, value in answer.headers.items()}
         return answer.status_code, found, answer.raw.read()
 
@@ -204,5 +220,5 @@ def _is_address(endpoint: str) -> bool:
     return True
 
 
-def _crc32(data: bytes) -> str:
+def _crc32(data: Data) -> str:
     return b64encode(crc32(data).to_bytes(4, "big")).decode()

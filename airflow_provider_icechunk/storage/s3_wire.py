@@ -27,7 +27,9 @@ from botocore.exceptions import (
     SSLError,
 )
 
-Received = tuple[int, dict[str, str], bytes]
+from airflow_provider_icechunk.storage.base import Data
+
+Received = tuple[int, dict[str, str], Data]
 """Status, headers by their names in lower case, and body."""
 
 _PIECE = 32 << 10
@@ -98,9 +100,17 @@ class Wire:
         """Let idle connections go, which also happens when nobody asks any more."""
 
     def exchange(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        space: memoryview | None = None,
     ) -> Received:
-        """Send a request and wait for its answer. Header values have no line breaks."""
+        """Send a request and wait for its answer. Header values have no line breaks.
+
+        The body of a success that fits exactly into `space` is received there.
+        """
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
         connection = self._take()
@@ -110,7 +120,7 @@ class Wire:
                 connection.sendall(body)
             else:
                 connection.sendall(head + body)
-            received, may_stay = _Answer(connection).read(method)
+            received, may_stay = _Answer(connection).read(method, space)
         except BaseException:
             connection.close()
             raise
@@ -156,18 +166,23 @@ class _Answer:
         self._connection = connection
         self._ahead = b""
 
-    def read(self, method: str) -> tuple[Received, bool]:
+    def read(self, method: str, space: memoryview | None) -> tuple[Received, bool]:
         """The answer, and whether the connection can be used again."""
         version, status, headers = self._head()
         while 100 <= status < 200:
             version, status, headers = self._head()
         may_stay = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
+        body: Data = b""
         if method == "HEAD" or status in _NO_BODY:
-            body = b""
+            pass
         elif "transfer-encoding" in headers:
             body = self._chunked(headers["transfer-encoding"])
         elif "content-length" in headers:
-            body = self._exactly(_length(headers["content-length"], status))
+            size = _length(headers["content-length"], status)
+            if space is not None and status < 300 and size == len(space):
+                body = self._fill(space)
+            else:
+                body = self._exactly(size)
         else:
             body, may_stay = self._rest(), False
         return (status, headers, body), may_stay and not self._ahead
@@ -217,15 +232,26 @@ class _Answer:
         whole.seek(size - 1)
         whole.write(b"\0")
         whole.seek(0)
-        at = whole.write(begin)
-        with whole.getbuffer() as space, _seldom_woken(self._connection) as expect:
-            while at < size:
-                expect(size - at)
+        whole.write(begin)
+        with whole.getbuffer() as space:
+            self._receive(space, len(begin))
+        return whole.getvalue()
+
+    def _fill(self, space: memoryview) -> memoryview:
+        begin, self._ahead = self._ahead[: len(space)], self._ahead[len(space) :]
+        space[: len(begin)] = begin
+        self._receive(space, len(begin))
+        return space
+
+    def _receive(self, space: memoryview, at: int) -> None:
+        """Fill the rest of `space`, from `at` on."""
+        with _seldom_woken(self._connection) as expect:
+            while at < len(space):
+                expect(len(space) - at)
                 got = self._connection.recv_into(space[at:])
                 if not got:
                     raise _torn()
                 at += got
-        return whole.getvalue()
 
     def _chunked(self, encoding: str) -> bytes:
         if encoding.lower() != "chunked":

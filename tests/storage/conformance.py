@@ -23,6 +23,7 @@ from airflow_provider_icechunk.storage.base import (
     Until,
     Version,
     Written,
+    read_into,
 )
 
 KEY = "refs/branch.main/ref.json"
@@ -140,6 +141,29 @@ class StorageSuite:
         storage.put("chunks/a", TEXT, expect=Anything())
         with pytest.raises(InvalidInputError):
             storage.get("chunks/a", byte_range)
+
+    @pytest.mark.parametrize(("start", "size"), [(0, 200_000), (0, 100), (7, 199_993), (5, 100)])
+    def test_bytes_are_put_where_they_stay(self, storage: Storage, start: int, size: int) -> None:
+        whole = bytes(range(250)) * 800
+        storage.put("chunks/a", whole, expect=Anything())
+        memory = bytearray(b"-" * (size + 2))
+        assert read_into(storage, "chunks/a", start, memoryview(memory)[1:-1]) == size
+        assert memory == b"-" + whole[start : start + size] + b"-"
+
+    def test_bytes_beyond_the_end_are_left_alone(self, storage: Storage) -> None:
+        storage.put("chunks/a", TEXT, expect=Anything())
+        for start, expected in [(0, TEXT), (7, TEXT[7:]), (10, b""), (99, b"")]:
+            memory = bytearray(b"-" * 12)
+            assert read_into(storage, "chunks/a", start, memoryview(memory)) == len(expected)
+            assert memory == expected.ljust(12, b"-")
+        assert read_into(storage, "chunks/a", 3, memoryview(bytearray())) == 0
+
+    def test_nothing_is_put_in_place_of_a_missing_object(self, storage: Storage) -> None:
+        memory = bytearray(b"-" * 9)
+        assert read_into(storage, "chunks/none", 0, memoryview(memory)) is None
+        assert memory == b"-" * 9
+        with pytest.raises(InvalidInputError):
+            read_into(storage, "../x", 0, memoryview(memory))
 
     def test_many_gets_come_in_the_order_of_the_requests(self, storage: Storage) -> None:
         storage.put_many([Put(f"chunks/{n:03}", str(n).encode() * 3) for n in range(40)])

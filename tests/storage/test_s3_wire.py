@@ -78,6 +78,34 @@ def test_answers_as_stores_give_them(answer, body):
     assert found == body
 
 
+@pytest.mark.parametrize("status", ["200 OK", "206 Partial Content"])
+@pytest.mark.parametrize("size", [2, 100_000, len(LARGE)])
+def test_a_body_that_fits_is_received_where_it_stays(status, size):
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {size}\r\n\r\n".encode()
+    memory = bytearray(b"-" * (size + 2))
+    space = memoryview(memory)[1:-1]
+    with speaking([head + LARGE[:size], PLAIN]) as (port, _):
+        made = wire(port)
+        assert made.exchange("GET", "/k", {"Host": "h"}, b"", space)[2] is space
+        assert ask(made)[2] == b"ok"
+    assert memory == b"-" + LARGE[:size] + b"-"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot there",
+        CHUNKED + b"9\r\nabcdefghi\r\n0\r\n\r\n",
+    ],
+)
+def test_any_other_body_leaves_the_place_alone(answer):
+    memory = bytearray(b"-" * 9)
+    with speaking([answer]) as (port, _):
+        wire(port).exchange("GET", "/k", {"Host": "h"}, b"", memoryview(memory))
+    assert memory == b"-" * 9
+
+
 def test_an_answer_to_head_has_a_length_and_no_body():
     with speaking([b"HTTP/1.1 200 OK\r\nContent-Length: 77\r\nETag: e\r\n\r\n", PLAIN]) as (
         port,
