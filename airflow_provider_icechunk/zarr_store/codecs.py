@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.codec import ArrayBytesCodecPartialDecodeMixin, Codec
+from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin, Codec
 from zarr.codecs import BytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
@@ -25,6 +25,11 @@ except ImportError:  # Zarr before 3.1.6
     SupportsSyncCodec = None  # type: ignore[assignment, misc]
 
 _Step = tuple[Any, ArraySpec]
+_TWINS = (
+    ("_decode_sync", ("_decode_single", "decode")),
+    ("_encode_sync", ("_encode_single", "encode")),
+)
+"""What is called here, and what Zarr's own pipeline awaits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class ChunkCodecs:
         if SupportsSyncCodec is None or not all(
             isinstance(codec, SupportsSyncCodec)
             and not isinstance(codec, ArrayBytesCodecPartialDecodeMixin)
+            and _is_alike(codec)
             for codec in chain
         ):
             return None
@@ -67,6 +73,8 @@ class ChunkCodecs:
         """The bytes of a chunk; `None` if a codec has nothing to store."""
         value: Any = chunk
         for codec, seen in self._chain(spec):
+            if isinstance(codec, ArrayBytesCodec):
+                value = _in_c_order(value)
             value = codec._encode_sync(value, seen)
             if value is None:
                 return None
@@ -83,6 +91,23 @@ class ChunkCodecs:
             seen = codec.resolve_metadata(seen)
         chain = self._chains[spec.shape] = tuple(steps)
         return chain
+
+
+def _in_c_order(chunk: NDBuffer) -> NDBuffer:
+    """The same cells, where codecs take them as they lie in memory: those of strings do."""
+    if chunk.dtype.kind not in "OT":
+        return chunk
+    return type(chunk).from_numpy_array(np.asarray(chunk.as_numpy_array(), order="C"))
+
+
+def _is_alike(codec: Codec) -> bool:
+    """Whether calling does as awaiting: no class changes what is awaited alone."""
+    classes = type(codec).__mro__
+
+    def definer(name: str) -> int:
+        return next(place for place, cls in enumerate(classes) if name in vars(cls))
+
+    return all(definer(called) <= min(map(definer, awaited)) for called, awaited in _TWINS)
 
 
 def holds_only(chunk: NDBuffer, fill: object) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import ByteGetter, ByteSetter, Store
@@ -34,7 +35,7 @@ from airflow_provider_icechunk.format.references import Index, Payload
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.storage.base import Data
-from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.pool import THREADS, run_all
 from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
 from airflow_provider_icechunk.zarr_store.keys import ChunkKey, parse
 from airflow_provider_icechunk.zarr_store.reading import length
@@ -91,7 +92,7 @@ class IcechunkCodecPipeline(BatchedCodecPipeline):
         """Fill `out` with the selected cells of chunks."""
         given = list(batch_info)
         found = _Selection.of(given, self._codecs)
-        if found is None:
+        if found is None or not _is_plain(out):
             await super().read(given, out, drop_axes)
             return
         reading = _Reading(found, out.as_numpy_array(), drop_axes)
@@ -108,7 +109,7 @@ class IcechunkCodecPipeline(BatchedCodecPipeline):
         given = list(batch_info)
         whole = [one for one in given if one[-1]]
         found = _Selection.of(whole, self._codecs)
-        if found is None:
+        if found is None or not _is_plain(value):
             await super().write(given, value, drop_axes)
             return
         found.store.refuse_if_read_only()
@@ -244,8 +245,7 @@ class _Writing:
         small = [chunk for chunk in self.selection.chunks if chunk.size < _LARGE]
         if small:
             self._write(small)
-        at_once = zarr.config.get("async.concurrency")
-        run_all(self._write, [[chunk] for chunk in large], at_once=at_once)
+        run_all(self._write, [[chunk] for chunk in large], at_once=_at_once())
 
     def _write(self, chunks: Sequence[_Chunk]) -> None:
         tree, path = self.selection.store.tree, self.selection.path
@@ -275,11 +275,27 @@ class _Writing:
         spec = chunk.spec
         if not self.drop_axes and self.value.dtype == spec.dtype.to_native_dtype():
             cells = self.value[chunk.outside] if self.value.shape else self.value
-            if cells.shape == spec.shape:
+            if cells.shape == spec.shape and _has_all_axes(chunk):
                 return cells
         return self.pipeline._merge_chunk_array(
             None, self.value, chunk.outside, spec, chunk.inside, True, self.drop_axes
         )
+
+
+def _has_all_axes(chunk: _Chunk) -> bool:
+    """Whether no axis was indexed away: then values of the chunk's shape have others instead."""
+    return isinstance(chunk.outside, tuple) and len(chunk.outside) == chunk.spec.ndim
+
+
+def _is_plain(values: NDBuffer) -> bool:
+    """Whether parts of an array are parts of its memory; masked arrays and others have a say."""
+    return type(values.as_ndarray_like()) in {np.ndarray, np.memmap}
+
+
+def _at_once() -> int:
+    """How many large chunks are dealt with at once; Zarr's `None` is no limit."""
+    limit: int | None = zarr.config.get("async.concurrency")
+    return THREADS if limit is None else limit
 
 
 def _whole(payload: Payload) -> Wanted:
