@@ -210,7 +210,32 @@ class _Reading:
                 small.append((chunk, _whole(payload)))
         run_all(self._read, list(_windows(small)), at_once=_WINDOWS_AT_ONCE)
         at_once = zarr.config.get("async.concurrency")
-        run_all(self._read, [[one] for one in large], at_once=at_once)
+        run_all(self._read_large, large, at_once=at_once)
+
+    def _read_large(self, item: tuple[_Chunk, Wanted]) -> None:
+        chunk, wanted = item
+        space = self._space(chunk, wanted)
+        if space is None:
+            self._read([item])
+        else:
+            self.selection.store.tree.read_into(wanted, space)
+
+    def _space(self, chunk: _Chunk, wanted: Wanted) -> memoryview | None:
+        """Where the stored bytes of a chunk can stay as they are: in the values themselves."""
+        dtype = chunk.spec.dtype.to_native_dtype()
+        whole = tuple(slice(0, length, 1) for length in chunk.spec.shape)
+        if (
+            chunk.inside != whole
+            or not isinstance(chunk.outside, tuple)
+            or not all(isinstance(one, slice) for one in chunk.outside)
+            or not self.selection.codecs.are_plain(dtype)
+        ):
+            return None
+        target = self.out[chunk.outside]
+        fits = target.shape == chunk.spec.shape and target.nbytes == wanted.stop
+        if not fits or target.dtype != dtype or not target.flags.c_contiguous:
+            return None
+        return target.reshape(-1).view(np.uint8).data
 
     def _read(self, window: Sequence[tuple[_Chunk, Wanted]]) -> None:
         found = self.selection.store.tree.read([wanted for _, wanted in window])
