@@ -209,8 +209,7 @@ class _Reading:
             else:
                 small.append((chunk, _whole(payload)))
         run_all(self._read, list(_windows(small)), at_once=_WINDOWS_AT_ONCE)
-        at_once = zarr.config.get("async.concurrency")
-        run_all(self._read_large, large, at_once=at_once)
+        run_all(self._read_large, large, at_once=_at_once())
 
     def _read_large(self, item: tuple[_Chunk, Wanted]) -> None:
         chunk, wanted = item
