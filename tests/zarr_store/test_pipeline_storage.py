@@ -131,6 +131,20 @@ def test_chunks_of_a_mebibyte_are_read_and_written() -> None:
     np.testing.assert_array_equal(again[:], values)
     np.testing.assert_array_equal(again[1:, 7:9], values[1:, 7:9])
     np.testing.assert_array_equal(again.oindex[[2, 0], ::7], values[[2, 0], ::7])
+    np.testing.assert_array_equal(again.oindex[1:, [9, 5]], values[1:, [9, 5]])
+    np.testing.assert_array_equal(again.vindex[[1, 1], [3, 4]], values[1, 3:5])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_an_array_without_axes_is_read(sizes: dict[str, int]) -> None:
+    storage = MemoryStorage()
+    session = repository(storage, LOOSE).writable_session("main")
+    array = create(session.store, shape=(), chunks=())
+    with limits(sizes):
+        array[...] = 5
+        assert array[...] == 5
+        session.commit("five")
+        assert reopened(storage)[()] == 5
 
 
 @pytest.mark.parametrize("sizes", SIZES)
