@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from enum import IntEnum
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
@@ -68,18 +68,6 @@ from airflow_provider_icechunk.repository.conflicts import (
 from airflow_provider_icechunk.repository.graph import AncestryGraph
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.history import Diff, ManifestFileInfo, SnapshotInfo
-from airflow_provider_icechunk.repository.maintenance.collect_plan import (
-    CollectionPlan,
-    GCSummary,
-)
-from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
-from airflow_provider_icechunk.repository.maintenance.measure import Measurement
-from airflow_provider_icechunk.repository.maintenance.retention import (
-    ExpirationPlan,
-    RetentionPolicy,
-)
-from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod
-from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
 from airflow_provider_icechunk.repository.operations_log import (
     FeatureFlag,
     RepoAvailability,
@@ -143,6 +131,18 @@ from airflow_provider_icechunk.zarr_store.sessions import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.repository.maintenance.collect_plan import (
+        CollectionPlan,
+        GCSummary,
+    )
+    from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
+    from airflow_provider_icechunk.repository.maintenance.measure import Measurement
+    from airflow_provider_icechunk.repository.maintenance.retention import (
+        ExpirationPlan,
+        RetentionPolicy,
+    )
+    from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod
+    from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
     from airflow_provider_icechunk.repository.migration.plan import (
         MigrationProgress,
         MigrationResult,
@@ -319,6 +319,7 @@ def shutdown_telemetry() -> None:
 def print_debug_info() -> None:
     """Print versions of what matters when reporting a problem."""
     import platform
+    from importlib import metadata
 
     lines = [f"platform: {platform.platform()}", f"python: {platform.python_version()}"]
     for name in ("airflow-provider-icechunk", "zarr", "numpy", "xarray", "pyspark", "icechunk"):
@@ -330,7 +331,16 @@ def print_debug_info() -> None:
 
 
 _MIGRATION = "airflow_provider_icechunk.repository.migration"
+_MAINTENANCE = "airflow_provider_icechunk.repository.maintenance"
 _LATE = {
+    "ChunkStorageStats": f"{_MAINTENANCE}.stats",
+    "CollectionPlan": f"{_MAINTENANCE}.collect_plan",
+    "CommitMethod": f"{_MAINTENANCE}.rewrite",
+    "ExpirationPlan": f"{_MAINTENANCE}.retention",
+    "GCSummary": f"{_MAINTENANCE}.collect_plan",
+    "Measurement": f"{_MAINTENANCE}.measure",
+    "RetentionPolicy": f"{_MAINTENANCE}.retention",
+    "VerifyReport": f"{_MAINTENANCE}.findings",
     "IcechunkStore": "airflow_provider_icechunk.zarr_store.store",
     "MigrationProgress": f"{_MIGRATION}.plan",
     "MigrationResult": f"{_MIGRATION}.plan",

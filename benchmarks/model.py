@@ -97,6 +97,9 @@ class Case:
         """Import what would otherwise be imported at the first request, inside the timed part."""
         importlib.import_module("zarr")
         _ = self.library
+        if self.is_ours:
+            importlib.import_module("airflow_provider_icechunk.repository.maintenance.collect")
+            importlib.import_module("airflow_provider_icechunk.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(

@@ -5,11 +5,20 @@ A twin runs its method in a thread, so it never blocks the event loop.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def in_thread(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """What `function` returns, called in a thread."""
+    # Importing the package must not import what programs without an event loop never need.
+    import asyncio
+
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def add_async_twins(cls: type, names: Iterable[str]) -> None:
@@ -23,12 +32,12 @@ def _twin(name: str, kind: object) -> object:
     if isinstance(kind, classmethod | staticmethod):
 
         async def on_class(cls: type, *args: Any, **kwargs: Any) -> Any:
-            return await asyncio.to_thread(getattr(cls, name), *args, **kwargs)
+            return await in_thread(getattr(cls, name), *args, **kwargs)
 
         return classmethod(_documented(on_class, name, kind.__func__))
 
     async def on_object(self: object, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.to_thread(getattr(self, name), *args, **kwargs)
+        return await in_thread(getattr(self, name), *args, **kwargs)
 
     assert callable(kind)
     return _documented(on_object, name, kind)

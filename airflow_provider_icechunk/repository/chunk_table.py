@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, RefKind, Virtual
+from airflow_provider_icechunk.repository.async_twins import in_thread
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 
@@ -68,9 +68,9 @@ class ChunkTables:
         if batch_size < 1:
             raise InvalidInputError(f"a batch of {batch_size} rows cannot be made")
         path = array_path if array_path.startswith("/") else f"/{array_path}"
-        refs = await asyncio.to_thread(lambda: self.tree.references(self.tree.array(path)))
+        refs = await in_thread(lambda: self.tree.references(self.tree.array(path)))
         for start in range(0, len(refs), batch_size):
-            yield await asyncio.to_thread(
+            yield await in_thread(
                 chunk_table,
                 refs.take(slice(start, start + batch_size)),
                 self._engine.show,

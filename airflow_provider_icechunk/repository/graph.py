@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     # Only its type: the command line draws graphs and must not pay for the engine when it starts.
@@ -159,6 +158,8 @@ class AncestryGraph:
     __repr__ = __str__
 
     def _repr_svg_(self) -> str:
+        from xml.sax.saxutils import escape
+
         lines = [
             f'<text x="8" y="{number * _LINE_HEIGHT}" xml:space="preserve">'
             f"{escape(_words(row))}</text>"

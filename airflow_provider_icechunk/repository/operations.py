@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from airflow_provider_icechunk.format.generations.v2.repo_updates import (
     SetStatus,
 )
 from airflow_provider_icechunk.format.snapshot import Metadata
+from airflow_provider_icechunk.repository.async_twins import in_thread
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger, newer_ledger
 from airflow_provider_icechunk.repository.operations_log import (
@@ -42,7 +42,7 @@ class Operations:
     async def ops_log_async(self) -> AsyncIterator[Update]:
         """`ops_log` that reads each part in a thread."""
         entries = self.ops_log()
-        while (entry := await asyncio.to_thread(next, entries, None)) is not None:
+        while (entry := await in_thread(next, entries, None)) is not None:
             yield entry
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 
@@ -17,6 +16,7 @@ from airflow_provider_icechunk.format.generations.identities import parse_id
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_new_ref_name
 from airflow_provider_icechunk.format.snapshot import Snapshot
+from airflow_provider_icechunk.repository.async_twins import in_thread
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.graph import AncestryGraph
 from airflow_provider_icechunk.repository.history import (
@@ -180,7 +180,7 @@ class Versions:
     ) -> AsyncIterator[SnapshotInfo]:
         """`ancestry` that loads each snapshot in a thread."""
         history = self.ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
-        while (info := await asyncio.to_thread(next, history, None)) is not None:
+        while (info := await in_thread(next, history, None)) is not None:
             yield info
 
     def _history(self, start: SnapshotId) -> Iterator[SnapshotInfo]:

@@ -5,34 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.maintenance.collect import Collection, collect
-from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
-from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
-from airflow_provider_icechunk.repository.maintenance.compaction_run import (
-    CompactionResult,
-    compact,
-)
-from airflow_provider_icechunk.repository.maintenance.expire import (
-    carry_out_expiration,
-    expire,
-    make_expiration_plan,
-)
-from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
-from airflow_provider_icechunk.repository.maintenance.measure import Measurement, measure
-from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
-from airflow_provider_icechunk.repository.maintenance.retention import (
-    ExpirationPlan,
-    RetentionPolicy,
-)
-from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod, rewrite_manifests
-from airflow_provider_icechunk.repository.maintenance.stats import (
-    ChunkStorageStats,
-    chunk_storage_stats,
-)
-from airflow_provider_icechunk.repository.maintenance.verify import verify
+
+# Modules are imported by the methods that need them: a session never does, and together they take
+# a tenth of the time in which the package is imported.
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.repository.maintenance.collect import Collection
+    from airflow_provider_icechunk.repository.maintenance.collect_plan import GCSummary
+    from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
+    from airflow_provider_icechunk.repository.maintenance.compaction_run import CompactionResult
+    from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
+    from airflow_provider_icechunk.repository.maintenance.measure import Measurement
+    from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
+    from airflow_provider_icechunk.repository.maintenance.retention import (
+        ExpirationPlan,
+        RetentionPolicy,
+    )
+    from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod
+    from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
 
 _MANIFEST_MEMORY = 512 * 1024 * 1024
 
@@ -64,6 +56,9 @@ class Maintenance:
         The result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry
         run returns the same and changes nothing.
         """
+        from airflow_provider_icechunk.repository.maintenance.expire import expire
+        from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
+
         policy = RetentionPolicy(
             older_than, keep_last, delete_expired_branches, delete_expired_tags
         )
@@ -72,14 +67,20 @@ class Maintenance:
 
     def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
         """What expiring by `policy` would do, reference by reference. Changes nothing."""
+        from airflow_provider_icechunk.repository.maintenance.expire import make_expiration_plan
+
         return make_expiration_plan(self._engine, policy)
 
     def carry_out_expiration(self, plan: ExpirationPlan) -> None:
         """Do what `plan_expiration` planned, except where references moved meanwhile."""
+        from airflow_provider_icechunk.repository.maintenance.expire import carry_out_expiration
+
         carry_out_expiration(self._engine, plan)
 
     def collection(self) -> Collection:
         """One run of the garbage collector whose plan can be looked at before it is carried out."""
+        from airflow_provider_icechunk.repository.maintenance.collect import Collection
+
         return Collection(self._engine)
 
     def garbage_collect(
@@ -106,9 +107,11 @@ class Maintenance:
         The last four are accepted for scripts written for official 2.3 and change nothing: what
         they limit is bounded here in other ways.
         """
+        from airflow_provider_icechunk.repository.maintenance.collect import collect
+
         del max_decoded_manifest_mem_bytes, max_concurrent_deletes
         del max_consecutive_delete_failures, max_concurrent_listings
-        limits = MemoryLimits(
+        limits = _limits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
             max_concurrent_manifest_fetches,
@@ -123,10 +126,14 @@ class Maintenance:
 
     def verify(self) -> VerifyReport:
         """Check that everything that branches and tags need is there and fits together."""
+        from airflow_provider_icechunk.repository.maintenance.verify import verify
+
         return verify(self._engine)
 
     def measure(self) -> Measurement:
         """Sizes of every version and array, and of the files that hold them."""
+        from airflow_provider_icechunk.repository.maintenance.measure import measure
+
         return measure(self._engine)
 
     def chunk_storage_stats(
@@ -142,8 +149,10 @@ class Maintenance:
         `max_decoded_manifest_mem_bytes` is accepted for scripts written for official 2.3 and
         changes nothing: few manifests are decoded at a time.
         """
+        from airflow_provider_icechunk.repository.maintenance.stats import chunk_storage_stats
+
         del max_decoded_manifest_mem_bytes
-        limits = MemoryLimits(
+        limits = _limits(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
             max_concurrent_manifest_fetches,
@@ -185,6 +194,8 @@ class Maintenance:
         rules it was made. With `commit_method="amend"`, in generation `2`, it takes the place of
         the newest commit.
         """
+        from airflow_provider_icechunk.repository.maintenance.rewrite import rewrite_manifests
+
         details = self._default_commit_metadata | dict(metadata or {})
         rewritten = rewrite_manifests(
             self._engine, message, branch=branch, metadata=details, commit_method=commit_method
@@ -206,6 +217,8 @@ class Maintenance:
         meanwhile keeps what was written. The old files stay until snapshots that need them have
         expired and garbage was collected.
         """
+        from airflow_provider_icechunk.repository.maintenance.compaction_run import compact
+
         return compact(
             self._engine,
             branch,
@@ -214,3 +227,9 @@ class Maintenance:
             metadata=self._default_commit_metadata | dict(metadata or {}),
             dry_run=dry_run,
         )
+
+
+def _limits(snapshots: int, manifest_bytes: int, fetches: int) -> MemoryLimits:
+    from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits
+
+    return MemoryLimits(snapshots, manifest_bytes, fetches)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.base import (
@@ -28,14 +27,7 @@ DEFAULT_LEVEL = 3
 """The zstd level that official releases use."""
 
 
-def _writer_name() -> str:
-    try:
-        return f"apic-{version('airflow-provider-icechunk')}"
-    except PackageNotFoundError:
-        return "apic"
-
-
-WRITER = _writer_name()
+WRITER = f"apic-{__version__}"
 """How this package signs the files it writes."""
 
 
