@@ -111,6 +111,34 @@ def test_arrays_are_read_and_written_as_by_zarrs_own(
         assert outcome(everything.read, ours) == outcome(everything.read, theirs)
 
 
+@pytest.mark.parametrize("large", [1, 1 << 20])
+@pytest.mark.parametrize(
+    "index",
+    [
+        ([0, 1, 3], 1, slice(None)),
+        (slice(None), 4, [0, 1]),
+        ([3, 0, 1], slice(1, None), 2),
+        ([1, 0], 2, 1),
+        (3, 2, [True, True, False]),
+        (slice(1, 4), [4, 0, 1], 1),
+    ],
+)
+def test_axes_that_an_index_takes_away_are_gone(index: Any, large: int) -> None:
+    values = np.arange(60).reshape(4, 5, 3)
+    ours, theirs = pair(shape=values.shape, chunks=(2, 2, 2), dtype=values.dtype)
+    for array in (ours, theirs):
+        array[:] = values
+    selection = Selection("oindex", index)
+    with limits(large, 8 << 20, 0):
+        assert outcome(selection.read, ours) == outcome(selection.read, theirs)
+        cells = selection.read(ours)
+        assert cells.ndim == 3 - sum(isinstance(one, int) for one in index)
+        for array in (ours, theirs):
+            selection.write(array, cells + 100)
+        assert chunk_bytes(ours) == chunk_bytes(theirs)
+        np.testing.assert_array_equal(selection.read(ours), cells + 100)
+
+
 VALUES = np.arange(16, dtype="i4").reshape(4, 4)
 BYTES = VALUES.astype("u1")
 
