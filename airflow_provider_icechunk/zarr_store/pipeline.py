@@ -222,13 +222,11 @@ class _Reading:
     def _space(self, chunk: _Chunk, wanted: Wanted) -> memoryview | None:
         """Where the stored bytes of a chunk can stay as they are: in the values themselves."""
         dtype = chunk.spec.dtype.to_native_dtype()
-        whole = tuple(slice(0, length, 1) for length in chunk.spec.shape)
-        if (
-            chunk.inside != whole
-            or not isinstance(chunk.outside, tuple)
-            or not all(isinstance(one, slice) for one in chunk.outside)
-            or not self.selection.codecs.are_plain(dtype)
-        ):
+        if not chunk.spec.shape or not self.selection.codecs.are_plain(dtype):
+            return None
+        if not _are_slices(chunk.outside) or not _are_slices(chunk.inside):
+            return None
+        if chunk.inside != tuple(slice(0, length, 1) for length in chunk.spec.shape):
             return None
         target = self.out[chunk.outside]
         fits = target.shape == chunk.spec.shape and target.nbytes == wanted.stop
@@ -314,6 +312,11 @@ def _has_all_axes(chunk: _Chunk) -> bool:
 def _is_plain(values: NDBuffer) -> bool:
     """Whether parts of an array are parts of its memory; masked arrays and others have a say."""
     return type(values.as_ndarray_like()) in {np.ndarray, np.memmap}
+
+
+def _are_slices(selector: SelectorTuple) -> bool:
+    """Whether an index gives a view."""
+    return isinstance(selector, tuple) and all(isinstance(one, slice) for one in selector)
 
 
 def _at_once() -> int:

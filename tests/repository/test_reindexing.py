@@ -172,14 +172,14 @@ def test_the_official_library_moves_chunks_to_the_same_places(
             copy = tmp_path / name
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(folder, copy)
-            for edit in edits:
+            for number, edit in enumerate(edits):
                 # Each in a commit of its own: the official library also visits chunks that were
                 # erased in the same session, against its own documentation.
                 head = actor(
                     copy,
                     "change",
                     branch="main",
-                    edits=[edit, ["attributes", "", {"n": len(seen)}]],
+                    edits=[edit, ["attributes", "", {"n": number}]],
                     message="moved",
                     how="commit",
                 )

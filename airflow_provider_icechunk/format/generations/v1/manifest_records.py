@@ -155,9 +155,11 @@ def _stride(kind: RefKind, ndim: int) -> int:
 
 def _record(kind: RefKind, ndim: int, fields: dict[str, tuple[str, int]]) -> np.dtype[np.void]:
     head = _HEADS[kind]
+    layout: dict[str, tuple[str | tuple[str, tuple[int]], int]]
     layout = {"vtable": ("<u4", 0), "coordinates": ("<u4", 4), **fields, "count": ("<u4", head)}
     if ndim:
-        layout["index"] = (f"({ndim},)<u4", head + 4)
+        # Not as one text: NumPy parses that as Python, which Python 3.11 cannot do in two threads.
+        layout["index"] = (("<u4", (ndim,)), head + 4)
     return np.dtype(
         {
             "names": list(layout),
