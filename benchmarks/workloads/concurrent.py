@@ -59,6 +59,7 @@ def _nothing_lost(case: Case, writers: Any, result: None) -> None:
 
 
 def _commit_own_chunks(case: Case, writer: int) -> None:
+    case.import_everything()
     repository = case.open()
     data = noise(CHUNK)
     sys.stdout.write("ready\n")
