@@ -51,9 +51,13 @@ def locate(
                 force_path_style=force_path_style,
                 allow_http=allow_http,
             )
+    if parts.scheme in {"s3", "file", "memory"}:
+        problem = f"{url!r} is not a whole storage URL"
+    else:
+        problem = f"{parts.scheme or 'this'!r} is no kind of storage URL that is known here"
     raise InvalidInputError(
-        f"{parts.scheme or 'this'!r} is no kind of storage URL that is known here. Use "
-        "s3://bucket/prefix, file:///absolute/path, an absolute path or memory://name",
+        f"{problem}. Use s3://bucket/prefix, file:///absolute/path, an absolute path or "
+        "memory://name",
         kind=Kind.INVALID_CONFIG,
     )
 

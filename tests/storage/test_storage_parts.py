@@ -139,6 +139,12 @@ def test_a_memory_name_is_one_storage() -> None:
     assert locate("memory://same") is not locate("memory://different")
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:///key", "file://host/path", "memory://"])
+def test_a_url_that_lacks_something_is_told_so(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="not a whole storage URL"):
+        locate(url)
+
+
 @pytest.mark.parametrize(
     "url",
     [
