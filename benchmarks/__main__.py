@@ -60,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks",
         description="Compare this package with the official one on this machine.",
     )
-    parser.add_argument("--quick", action="store_true", help="middle sizes, once, without Spark")
+    parser.add_argument(
+        "--quick", action="store_true", help="one size of each, once, without Spark"
+    )
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="workloads with NAME in theirs"
     )

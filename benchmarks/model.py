@@ -134,6 +134,8 @@ class Workload:
     """With `{size}` where the size belongs."""
     sizes: tuple[int, int, int]
     """Growing; goals are stated for the last."""
+    quick: int = 1
+    """Which of the sizes the quick form measures: all of them together have three minutes."""
     goals: tuple[Goal, ...]
     place: Place = "local"
     prepare: Callable[[Case], None] = nothing

@@ -33,10 +33,12 @@ class Plan:
 def plan(
     workloads: Sequence[Workload], *, quick: bool, rounds: int | None, only: Sequence[str] = ()
 ) -> list[Plan]:
-    """What a run measures: everything at three sizes, or the middle size once."""
+    """What a run measures: everything at three sizes, or one size once."""
     chosen = [w for w in workloads if not only or any(name in w.name for name in only)]
     if quick:
-        return [Plan(workload, workload.sizes[1:2], rounds or 1) for workload in chosen]
+        return [
+            Plan(workload, (workload.sizes[workload.quick],), rounds or 1) for workload in chosen
+        ]
     return [Plan(workload, workload.sizes, rounds or 3) for workload in chosen]
 
 

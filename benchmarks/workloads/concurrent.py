@@ -82,6 +82,7 @@ WORKLOADS = (
         name="writers",
         title=f"{PROCESSES} processes, {{size}} commits each, one branch on S3",
         sizes=(2, 6, 20),
+        quick=0,
         goals=(Goal(1.0),),
         place="s3",
         setup=_writers,
