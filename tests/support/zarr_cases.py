@@ -95,6 +95,14 @@ def pair(**options: Any) -> tuple[zarr.Array[Any], zarr.Array[Any]]:
         return ours, zarr.create_array(MemoryStore(), **given)
 
 
+MARKS = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.usefixtures("timeless"),
+]
+"""For tests that compare stored bytes of any codec."""
+
+
 def stop_the_clock_of_gzip(patch: pytest.MonkeyPatch) -> None:
     """Its bytes hold the second in which they were made."""
     patch.setattr(gzip, "time", SimpleNamespace(time=lambda: 0))

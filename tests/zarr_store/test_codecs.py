@@ -11,7 +11,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.zarr_cases import FILLS, Case, codecs, native, stop_the_clock_of_gzip
+from support.zarr_cases import FILLS, MARKS, Case, codecs, native
 from zarr.abc.codec import Codec
 from zarr.codecs import (
     BytesCodec,
@@ -33,15 +33,7 @@ from zarr.storage import MemoryStore
 
 from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
-    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def timeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_the_clock_of_gzip(monkeypatch)
+pytestmark = MARKS
 
 
 @st.composite

@@ -15,13 +15,13 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.zarr_cases import (
+    MARKS,
     Case,
     Selection,
     cases,
     chunk_bytes,
     new_store,
     pair,
-    stop_the_clock_of_gzip,
     zarrs_own,
 )
 from zarr.codecs import TransposeCodec
@@ -36,15 +36,7 @@ from airflow_provider_icechunk.repository.chunks import Packing
 from airflow_provider_icechunk.zarr_store import pipeline
 from airflow_provider_icechunk.zarr_store.pipeline import IcechunkCodecPipeline
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
-    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def timeless(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_the_clock_of_gzip(monkeypatch)
+pytestmark = MARKS
 
 
 @contextmanager
