@@ -128,15 +128,7 @@ class WorkingTree:
             node = node_at(self.base, self.changes, path)
             if node is None or node.array is None:
                 return [None] * len(places)
-            edits = self.changes.chunks.get(node.id)
-            edited = [
-                None
-                if not in_grid(node, index)
-                else UNTOUCHED
-                if edits is None
-                else edits.find(index)
-                for index in places
-            ]
+            edited = [self._edited(node, index) for index in places]
         find = self.engine.assets.find
         return [
             self._stored(node, index, find) if isinstance(edit, Untouched) else edit
@@ -155,14 +147,19 @@ class WorkingTree:
     ) -> Payload | None:
         with self.lock:
             node = node_at(self.base, self.changes, path)
-            if node is None or node.array is None or not in_grid(node, index):
+            if node is None or node.array is None:
                 return None
-            edits = self.changes.chunks.get(node.id)
-            if edits is not None:
-                edit = edits.find(index)
-                if not isinstance(edit, Untouched):
-                    return edit
+            edit = self._edited(node, index)
+        if not isinstance(edit, Untouched):
+            return edit
         return self._stored(node, index, find)
+
+    def _edited(self, node: Node, index: Index) -> Payload | Untouched | None:
+        """What the session did to a chunk; nothing is outside of the grid."""
+        if not in_grid(node, index):
+            return None
+        edits = self.changes.chunks.get(node.id)
+        return UNTOUCHED if edits is None else edits.find(index)
 
     @staticmethod
     def _stored(node: Node, index: Index, find: Find) -> Payload | None:
