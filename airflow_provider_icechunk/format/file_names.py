@@ -42,7 +42,7 @@ class FileNames:
     def decode(self, names: list[str]) -> NDArray[np.uint8]:
         """The `(n, size)` ids behind names of the right length; refuses what is no id."""
         size = self._text_length
-        if not all(name.endswith(self.suffix) for name in names):
+        if self.suffix and not all(name.endswith(self.suffix) for name in names):
             raise InvalidInputError(f"not all names end with {self.suffix!r}")
         letters = "".join([name[:size] for name in names]).encode()
         texts = np.frombuffer(letters, f"S{size}")

@@ -179,14 +179,13 @@ class LocalStorage:
 
     def delete(self, keys: Sequence[str]) -> Deleted:
         """Delete; a key that is not there counts as deleted. Folders stay."""
-        paths = [self._paths.of(key) for key in keys]
-        targets = dict(zip(keys, paths, strict=True))
-        groups = self._locks.grouped(targets)
-        reasons = run_all(lambda group: self._remove(group, targets), groups, at_once=2)
+        paths = {key: self._paths.of(key) for key in keys}
+        groups = self._locks.grouped(paths)
+        reasons = run_all(lambda group: self._remove(group, paths), groups, at_once=2)
         failed = {key: reason for part in reasons for key, reason in part.items()}
-        self._unsettled.forget(paths)
+        self._unsettled.forget(paths.values())
         if self._durable:
-            self._sync_folders({path.rpartition("/")[0] for path in paths})
+            self._sync_folders({path[: path.rindex("/")] for path in paths.values()})
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
     def now(self) -> datetime:
@@ -271,9 +270,12 @@ class LocalStorage:
         try:
             with self._locks.holding(keys[0]):
                 for key in keys:
-                    problem = _unlink(paths[key])
-                    if problem is not None:
-                        failed[key] = problem
+                    try:
+                        os.unlink(paths[key])  # noqa: PTH108 - a `Path` costs as much as the removal
+                    except (FileNotFoundError, NotADirectoryError):
+                        continue
+                    except OSError as error:
+                        failed[key] = files.failure(error, "delete", paths[key]).message
         except StorageError as error:
             present = [key for key in keys if os.path.lexists(paths[key])]
             return dict.fromkeys(present, error.message) | failed
@@ -316,14 +318,3 @@ class LocalStorage:
                 f"{path} is written, but may not have reached the disk: "
                 f"{os.strerror(error.errno or 0)}. Check the disk, and read before writing again"
             ) from error
-
-
-def _unlink(path: str) -> str | None:
-    """Remove a file; says why it could not be, and nothing about one that is not there."""
-    try:
-        os.unlink(path)  # noqa: PTH108 - a `Path` costs as much as the removal
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return files.failure(error, "delete", path).message
-    return None

@@ -102,10 +102,8 @@ def list_objects(
 
 
 def _batches(found: Iterator[Listed], before: int | None) -> Iterator[list[Listed]]:
-    if before is not None:
-        found = (item for item in found if item.micros < before)
     while batch := list(islice(found, _BATCH)):
-        yield batch
+        yield batch if before is None else [item for item in batch if item.micros < before]
 
 
 def _columns(batch: list[Listed], prefix: str, names: FileNames) -> Listing:
