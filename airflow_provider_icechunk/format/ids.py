@@ -27,6 +27,7 @@ INITIAL_SNAPSHOT_ID = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
 """The fixed id of the first snapshot of a repository in generations `1` (since 0.2.18) and `2`."""
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LETTERS = np.frombuffer(_ALPHABET.encode(), np.uint8)
 _VALUES = np.full(256, 255, np.uint8)
 _VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
@@ -40,8 +41,10 @@ def text_length(size: int) -> int:
 def encode_base32(data: bytes) -> str:
     """Crockford base 32, upper case, without padding characters."""
     length = text_length(len(data))
-    number = int.from_bytes(data, "big") << (length * 5 - len(data) * 8)
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range((length - 1) * 5, -1, -5))
+    bits = (length + length % 2) * 5
+    number = int.from_bytes(data, "big") << (bits - len(data) * 8)
+    pairs = [_PAIRS[number >> shift & 1023] for shift in range(bits - 10, -1, -10)]
+    return "".join(pairs)[:length]
 
 
 def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:

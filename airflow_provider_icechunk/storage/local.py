@@ -39,7 +39,7 @@ from airflow_provider_icechunk.storage.base import (
 from airflow_provider_icechunk.storage.keys import check_prefix
 from airflow_provider_icechunk.storage.local_scan import folders_below, walk
 from airflow_provider_icechunk.storage.locks import FolderLocks
-from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
 from airflow_provider_icechunk.storage.ranges import resolve
 
 _FEW, _LITTLE = 8, 1 << 20
@@ -115,7 +115,9 @@ class LocalStorage:
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
         """`get` for many at once; results in the order of requests."""
-        return run_all(lambda request: self.get(*request), requests, at_once=self._concurrency)
+        return run_while_brief(
+            lambda request: self.get(*request), requests, at_once=self._concurrency
+        )
 
     def put(
         self,

@@ -19,7 +19,7 @@ from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.storage.locate import locate
 from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.storage.observed import ObservedStorage
-from airflow_provider_icechunk.storage.pool import run_all
+from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
 from airflow_provider_icechunk.storage.process import PerProcess
 from airflow_provider_icechunk.storage.retry import Retry
 from airflow_provider_icechunk.storage.s3 import S3Storage
@@ -82,6 +82,26 @@ def test_work_inside_the_pool_does_not_wait_for_the_pool() -> None:
         return run_all(lambda inner: number + inner, range(3), at_once=8)
 
     assert run_all(outer, range(200), at_once=64)[199] == [199, 200, 201]
+
+
+def test_brief_work_stays_with_the_caller_and_long_work_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("airflow_provider_icechunk.storage.pool.perf_counter", lambda: clock[0])
+    places: list[int] = []
+
+    def work(number: int) -> int:
+        places.append(threading.get_ident())
+        clock[0] += 1.0 if number >= 100 else 0.0
+        return number * 2
+
+    doubled = [number * 2 for number in range(200)]
+    assert run_while_brief(work, range(100), at_once=4) == doubled[:100]
+    assert set(places) == {threading.get_ident()}
+    assert run_while_brief(work, range(200), at_once=4) == doubled
+    assert places.count(threading.get_ident()) == 100 + 101
+    assert run_while_brief(work, [], at_once=4) == []
 
 
 def test_each_process_makes_its_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
