@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="workloads with NAME in theirs"
     )
-    parser.add_argument("--rounds", type=int, help="how often each is measured (3; quick: 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="how often each is measured (3, brief ones up to 9; quick: 1)"
+    )
     parser.add_argument(
         "--results",
         type=Path,

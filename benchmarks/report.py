@@ -230,7 +230,8 @@ def _machine(
     found: Mapping[tuple[str, int, str], Figure],
     folder: Path,
 ) -> str:
-    rounds = max((one.rounds for one in found.values()), default=0)
+    counts = [one.rounds for one in found.values() if one.rounds] or [0]
+    rounds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
     stat = os.statvfs(folder)
     disk = f"{stat.f_blocks * stat.f_frsize / 2**30:.0f} GiB disk"
     system = f"{platform.machine()}, {platform.system()} {platform.release()}"

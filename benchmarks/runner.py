@@ -15,6 +15,8 @@ from benchmarks.model import Measurement, Workload, nothing
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT = 1800.0
+_BRIEF = 1.0
+"""Seconds."""
 
 
 class RunError(Exception):
@@ -28,18 +30,27 @@ class Plan:
     workload: Workload
     sizes: tuple[int, ...]
     rounds: int
+    most: int = 0
+    """How many rounds there are if all of them are brief: noise is a large part of those."""
 
 
 def plan(
     workloads: Sequence[Workload], *, quick: bool, rounds: int | None, only: Sequence[str] = ()
 ) -> list[Plan]:
-    """What a run measures: everything at three sizes, or one size once."""
+    """What a run measures: everything at three sizes, or one size once.
+
+    Unless `rounds` says how often: three times, and brief ones that need no new preparation nine
+    times.
+    """
     chosen = [w for w in workloads if not only or any(name in w.name for name in only)]
     if quick:
         return [
             Plan(workload, (workload.sizes[workload.quick],), rounds or 1) for workload in chosen
         ]
-    return [Plan(workload, workload.sizes, rounds or 3) for workload in chosen]
+    return [
+        Plan(workload, workload.sizes, rounds or 3, 9 if workload.repeatable and not rounds else 0)
+        for workload in chosen
+    ]
 
 
 @dataclass(slots=True)
@@ -62,9 +73,13 @@ class Runner:
         for size in planned.sizes:
             turns = _Turns(self, planned.workload, size)
             try:
-                for number in range(planned.rounds):
+                brief = True
+                for number in range(max(planned.rounds, planned.most)):
+                    if number >= planned.rounds and not brief:
+                        break
                     for contender in rotated(planned.workload.contenders, number):
                         found.append(turns.take(contender))
+                        brief = brief and found[-1].seconds < _BRIEF
                         tell(found[-1])
             finally:
                 turns.clean()

@@ -79,6 +79,21 @@ def test_a_measurement_is_a_process_that_answers_with_numbers(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("longest", "rounds"), [(0.5, 7), (1.5, 2)])
+def test_brief_rounds_are_repeated(
+    longest: float, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {OURS: 0.1, OFFICIAL_1: longest}
+    monkeypatch.setattr(
+        Runner, "start", lambda self, order, phase: {"seconds": seconds[order["contender"]]}
+    )
+    workload = replace(named("rebase"), contenders=(OURS, OFFICIAL_1))
+
+    found = runner(tmp_path).run(Plan(workload, (10,), 2, most=7), lambda one: None)
+
+    assert len(found) == rounds * len(workload.contenders)
+
+
 def test_a_profile_names_the_functions_that_took_the_time(tmp_path: Path) -> None:
     work, profiles = tmp_path / "work", tmp_path / "profiles"
     work.mkdir()
@@ -126,6 +141,11 @@ def test_only_chooses_by_name() -> None:
     chosen = plan(ALL, quick=True, rounds=2, only=["rebase"])
 
     assert [(one.workload.name, one.rounds) for one in chosen] == [("rebase", 2)]
+
+
+def test_a_number_of_rounds_is_kept_to() -> None:
+    assert not any(one.most for one in plan(ALL, quick=False, rounds=2))
+    assert any(one.most > one.rounds for one in plan(ALL, quick=False, rounds=None))
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(
