@@ -96,7 +96,8 @@ def delete_chunk_files(
     engine = repository.fork(work).tree.engine
     names = (refs.native_ids() for fragment in fragments for refs in fragment.arrays.values())
     ids = {bytes(identity) for column in names for identity in np.unique(column, axis=0)}
-    engine.storage.delete(sorted(engine.ledger.layout.chunk(ChunkId(one)) for one in ids))
+    keys = sorted(engine.ledger.layout.chunk(ChunkId(one)) for one in ids)
+    engine.storage.delete(keys, immutable=True)
 
 
 def _record_key(job: str) -> str:

@@ -222,8 +222,12 @@ class Storage(Protocol):
         """Size and creation time without the bytes."""
         ...
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
-        """Delete in batches; reports what failed instead of raising for single keys."""
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
+        """Delete in batches; reports what failed instead of raising for single keys.
+
+        :param immutable: whether these objects are never replaced under a condition, which is so
+            for all but references and the like. They need not be guarded against it then.
+        """
         ...
 
     def now(self) -> datetime:

@@ -44,6 +44,8 @@ from airflow_provider_icechunk.storage.ranges import resolve
 
 _FEW, _LITTLE = 8, 1 << 20
 """So few files and bytes are written before a thread has woken up."""
+_PART = 512
+"""Files that a thread removes before it looks for more."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -179,11 +181,20 @@ class LocalStorage:
         os.close(found.descriptor)
         return Listed(key, found.status.st_size, found.status.st_mtime_ns // 1000)
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
-        """Delete; a key that is not there counts as deleted. Folders stay."""
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
+        """Delete; a key that is not there counts as deleted. Folders stay.
+
+        Immutable ones are deleted without locks. After many deletes ext4 takes long to make a file,
+        and so to make the files of the locks.
+        """
         paths = {key: self._paths.of(key) for key in keys}
-        groups = self._locks.grouped(paths)
-        reasons = run_all(lambda group: self._remove(group, paths), groups, at_once=2)
+        groups: Sequence[Sequence[str]]
+        if immutable:
+            groups = [keys[start : start + _PART] for start in range(0, len(keys), _PART)]
+        else:
+            groups = self._locks.grouped(paths)
+        remove = _unlink if immutable else self._remove
+        reasons = run_all(lambda group: remove(group, paths), groups, at_once=2)
         failed = {key: reason for part in reasons for key, reason in part.items()}
         self._unsettled.forget(paths.values())
         if self._durable:
@@ -266,22 +277,14 @@ class LocalStorage:
 
     def _remove(self, keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
         """Remove files whose keys share a lock; which of them could not be, and why."""
-        failed: dict[str, str] = {}
         if not any(os.path.lexists(paths[key]) for key in keys):
-            return failed
+            return {}
         try:
             with self._locks.holding(keys[0]):
-                for key in keys:
-                    try:
-                        os.unlink(paths[key])  # noqa: PTH108 - a `Path` costs as much as the removal
-                    except (FileNotFoundError, NotADirectoryError):
-                        continue
-                    except OSError as error:
-                        failed[key] = files.failure(error, "delete", paths[key]).message
+                return _unlink(keys, paths)
         except StorageError as error:
             present = [key for key in keys if os.path.lexists(paths[key])]
-            return dict.fromkeys(present, error.message) | failed
-        return failed
+            return dict.fromkeys(present, error.message)
 
     def _folder_of(self, path: str) -> tuple[str, list[str]]:
         folder = path[: path.rindex("/")]
@@ -320,3 +323,16 @@ class LocalStorage:
                 f"{path} is written, but may not have reached the disk: "
                 f"{os.strerror(error.errno or 0)}. Check the disk, and read before writing again"
             ) from error
+
+
+def _unlink(keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
+    """Remove files; which of them could not be, and why. One that is not there is no problem."""
+    failed: dict[str, str] = {}
+    for key in keys:
+        try:
+            os.unlink(paths[key])  # noqa: PTH108 - a `Path` costs as much as the removal
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failed[key] = files.failure(error, "delete", paths[key]).message
+    return failed

@@ -149,7 +149,12 @@ class MemoryStorage:
         found = self._objects.get(check_key(key))
         return None if found is None else _listed(key, found)
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(
+        self,
+        keys: Sequence[str],
+        *,
+        immutable: bool = False,  # noqa: ARG002 - one lock for all
+    ) -> Deleted:
         """Delete; a key that is not there counts as deleted."""
         for key in keys:
             check_key(key)

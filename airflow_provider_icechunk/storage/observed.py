@@ -134,10 +134,10 @@ class ObservedStorage:
         with self._counting("head"):
             return self._inner.head(key)
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         """Counted `delete`: one request for each key."""
         with self._counting("delete", requests=len(keys)):
-            return self._inner.delete(keys)
+            return self._inner.delete(keys, immutable=immutable)
 
     def now(self) -> datetime:
         """Counted `now`."""

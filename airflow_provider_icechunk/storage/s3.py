@@ -218,7 +218,12 @@ class S3Storage:
         found = self._bucket.head(check_key(key))
         return None if found is None else Listed.at(key, found.size, found.created_at)
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(
+        self,
+        keys: Sequence[str],
+        *,
+        immutable: bool = False,  # noqa: ARG002 - the server guards what it stores
+    ) -> Deleted:
         """Delete in batches of 1000; a key that is not there counts as deleted."""
         for key in keys:
             check_key(key)

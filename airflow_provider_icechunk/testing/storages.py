@@ -96,9 +96,11 @@ class WrappedStorage:
         """See `Storage.head`."""
         return self._call(f"head {key}", lambda: self.inner.head(key))
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         """See `Storage.delete`."""
-        return self._call(f"delete {len(keys)} keys", lambda: self.inner.delete(keys))
+        return self._call(
+            f"delete {len(keys)} keys", lambda: self.inner.delete(keys, immutable=immutable)
+        )
 
     def now(self) -> datetime:
         """See `Storage.now`."""

@@ -151,7 +151,7 @@ def test_gc_asks_nothing_when_there_is_nothing_to_delete(made: Made) -> None:
 class Undeletable(WrappedStorage):
     """Deletes fail."""
 
-    def delete(self, keys):  # type: ignore[no-untyped-def]
+    def delete(self, keys, *, immutable=False):  # type: ignore[no-untyped-def]
         from airflow_provider_icechunk.storage.base import Deleted
 
         return Deleted(failed=dict.fromkeys(keys, "read-only\nfile system"))

@@ -181,12 +181,12 @@ def test_snapshots_named_at_the_moment_of_deletion_are_put_back(generation: str)
     folder = layout_of(storage).snapshots
 
     class Naming(WrappedStorage):
-        def delete(self, keys: Sequence[str]) -> Deleted:
+        def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
             if any(key.startswith(folder) for key in keys):
                 other = Repository.open(self.inner, world=clock.world())
                 with suppress(NotFoundError) if generation == "2" else nullcontext():
                     other.create_tag("rescued", ids["doomed 2"])
-            return self.inner.delete(keys)
+            return self.inner.delete(keys, immutable=immutable)
 
     summary = Repository.open(Naming(storage)).garbage_collect(clock.now - AGE)
     repo = Repository.open(storage)
@@ -263,9 +263,9 @@ class Refusing(WrappedStorage):
         self.refused = refused
         self.every = every
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         refused = [key for key in keys if key.startswith(self.refused)][:: self.every]
-        done = self.inner.delete([key for key in keys if key not in refused])
+        done = self.inner.delete([key for key in keys if key not in refused], immutable=immutable)
         return Deleted(done.keys, dict.fromkeys(refused, "access denied"))
 
 
@@ -322,10 +322,10 @@ def test_a_delete_that_fails_as_a_whole_is_reported_and_stops() -> None:
     clock.wait(days=10)
 
     class Down(WrappedStorage):
-        def delete(self, keys: Sequence[str]) -> Deleted:
+        def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
             if any(key.startswith("manifests/") for key in keys):
                 raise StorageError("the store is down")
-            return self.inner.delete(keys)
+            return self.inner.delete(keys, immutable=immutable)
 
     summary = Repository.open(Down(storage)).garbage_collect(clock.now)
     assert summary.stopped_at is Layer.MANIFESTS

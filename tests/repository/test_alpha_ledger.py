@@ -249,7 +249,7 @@ def test_a_deleted_branch_is_gone_and_may_be_made_again(ledger: AlphaLedger) -> 
 class OneByOne(WrappedStorage):
     """Deletes the keys of a batch one by one and newest first, the worst order for a branch."""
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         for key in sorted(keys):
             self.inner.delete([key])
         return Deleted(tuple(keys))
@@ -292,7 +292,7 @@ def test_a_commit_during_the_deletion_is_deleted_as_well(ledger: AlphaLedger) ->
     class Late(WrappedStorage):
         done = False
 
-        def delete(self, keys: Sequence[str]) -> Deleted:
+        def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
             if not self.done:
                 self.done = True
                 assert rival.commit("dev", FIRST, snapshot(identity(1), FIRST)) == Moved()
@@ -307,7 +307,7 @@ def test_a_deletion_that_fails_says_so_and_keeps_the_newest_file(ledger: AlphaLe
     committed(ledger, "dev", 2)
 
     class Refusing(WrappedStorage):
-        def delete(self, keys: Sequence[str]) -> Deleted:
+        def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
             return Deleted((), dict.fromkeys(keys, "denied"))
 
     with pytest.raises(StorageError, match="denied"):

@@ -295,15 +295,16 @@ class StorageSuite:
         assert before - tick <= listed.created_at <= after + tick
         assert [one.created_at.tzinfo for one in storage.scan(KEY)] == [UTC]
 
+    @pytest.mark.parametrize("immutable", [False, True])
     def test_deleting_reports_all_keys_and_takes_missing_ones_for_deleted(
-        self, storage: Storage
+        self, storage: Storage, immutable: bool
     ) -> None:
         storage.put_many([Put(f"chunks/{n}", b"") for n in range(5)])
-        deleted = storage.delete(["chunks/1", "chunks/3", "chunks/none"])
+        deleted = storage.delete(["chunks/1", "chunks/3", "chunks/none"], immutable=immutable)
         assert sorted(deleted.keys) == ["chunks/1", "chunks/3", "chunks/none"]
         assert deleted.failed == {}
         assert [one.key for one in storage.scan("")] == ["chunks/0", "chunks/2", "chunks/4"]
-        assert storage.delete([]).keys == ()
+        assert storage.delete([], immutable=immutable).keys == ()
 
     @pytest.mark.parametrize("key", HOSTILE_KEYS, ids=repr)
     def test_a_hostile_key_is_refused_by_every_verb(self, storage: Storage, key: str) -> None:

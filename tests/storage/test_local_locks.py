@@ -116,6 +116,16 @@ def test_a_killed_holder_frees_the_lock_at_once(tmp_path: Path) -> None:
     assert waited < 2
 
 
+def test_only_what_can_be_replaced_is_locked_to_be_deleted(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    keys = [f"chunks/{number}" for number in range(2000)]
+    storage.put_many([Put(key, b"") for key in keys])
+    assert storage.delete(keys[:1999], immutable=True).keys == tuple(keys[:1999])
+    assert not (tmp_path / LOCK_FOLDER).exists()
+    assert storage.delete(keys[1999:]).keys == tuple(keys[1999:])
+    assert len(list((tmp_path / LOCK_FOLDER).iterdir())) == 1
+
+
 def test_a_lock_that_is_never_freed_ends_in_an_error(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage._locks._patience = 0.05

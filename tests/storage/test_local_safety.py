@@ -205,10 +205,11 @@ def test_a_rewrite_by_another_program_is_noticed_even_with_the_same_time(tmp_pat
     assert storage.put(KEY, b"cccc", expect=Exactly(written.version)) == Lost()
 
 
-def test_a_delete_that_fails_is_reported_for_its_key_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("immutable", [False, True])
+def test_a_delete_that_fails_is_reported_for_its_key_alone(tmp_path: Path, immutable: bool) -> None:
     storage = LocalStorage(tmp_path)
     storage.put_many([Put("chunks/a", b""), Put("chunks/b/inner", b"")])
-    deleted = storage.delete(["chunks/a", "chunks/b"])
+    deleted = storage.delete(["chunks/a", "chunks/b"], immutable=immutable)
     assert deleted.keys == ("chunks/a",)
     assert list(deleted.failed) == ["chunks/b"]
     assert storage.get("chunks/b/inner") is not None

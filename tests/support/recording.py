@@ -28,7 +28,7 @@ class RecordingStorage(WrappedStorage):
         self.puts.append((key, memoryview(data).nbytes))
         return super().put(key, data, expect=expect, metadata=metadata, content_type=content_type)
 
-    def delete(self, keys: Sequence[str]) -> Deleted:
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         raise AssertionError(f"a writer wanted to delete {list(keys)}")
 
     @property

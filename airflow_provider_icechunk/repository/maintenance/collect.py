@@ -177,8 +177,10 @@ class Collection:
     def _delete(self, part: Listing | JobFiles) -> _Outcome:
         """One call; if it fails as a whole, it has deleted nothing that could be confirmed."""
         keys = part.keys()
+        # What jobs leave may be replaced by one that is still alive.
+        immutable = isinstance(part, Listing)
         try:
-            deleted = self._engine.storage.delete(keys) if keys else Deleted()
+            deleted = self._engine.storage.delete(keys, immutable=immutable) if keys else Deleted()
         except StorageError as error:
             deleted = Deleted(failed=dict.fromkeys(keys, error.message))
         sizes = dict(zip(keys, part.sizes.tolist(), strict=True))
