@@ -184,8 +184,8 @@ class LocalStorage:
     def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
         """Delete; a key that is not there counts as deleted. Folders stay.
 
-        Immutable ones are deleted without locks. After many deletes ext4 takes long to make a file,
-        and so to make the files of the locks.
+        Immutable ones are deleted without locks: after many deletes some file systems (ext4
+        without a journal) take long to make a file, and so to make the files of the locks.
         """
         paths = {key: self._paths.of(key) for key in keys}
         groups: Sequence[Sequence[str]]
