@@ -135,7 +135,10 @@ class LocalStorage:
         try:
             match expect:
                 case Anything():
-                    return Written(self._overwrite(path, data))
+                    staged, made = self._stage(path, data)
+                    version = self._version_of(staged)
+                    self._overwrite(staged, path, made)
+                    return Written(version)
                 case Absent():
                     return self._create(key, path, data)
                 case Exactly(version):
@@ -148,11 +151,7 @@ class LocalStorage:
     def put_many(self, puts: Sequence[Put]) -> None:
         """Unconditional writes at once. Durable after `settle`."""
         small = len(puts) < _FEW and sum(len(one.data) for one in puts) < _LITTLE
-        run_all(
-            lambda one: self.put(one.key, one.data, expect=Anything()),
-            puts,
-            at_once=1 if small else self._concurrency,
-        )
+        run_all(self._put_unconditionally, puts, at_once=1 if small else self._concurrency)
 
     def settle(self) -> None:
         """Make every earlier unconditional write through this object durable."""
@@ -224,14 +223,23 @@ class LocalStorage:
         except OSError as error:
             raise files.failure(error, "lock in", str(self.root)) from error
 
-    def _overwrite(self, path: str, data: Data) -> Version:
+    def _put_unconditionally(self, one: Put) -> None:
+        """Write without asking for the version, which costs as much as a small write."""
+        path = self._paths.of(one.key)
+        try:
+            staged, made = self._stage(path, one.data)
+            self._overwrite(staged, path, made)
+        except OSError as error:
+            raise files.failure(error, "write", path) from error
+
+    def _stage(self, path: str, data: Data) -> tuple[str, list[str]]:
         folder, made = self._folder_of(path)
-        staged = files.stage(folder, data, durable=False)
-        version = self._version_of(staged)
+        return files.stage(folder, data, durable=False), made
+
+    def _overwrite(self, staged: str, path: str, made: list[str]) -> None:
         self._move(staged, path)
         if self._durable:
             self._unsettled.remember(path, made)
-        return version
 
     def _create(self, key: str, path: str, data: Data) -> PutOutcome:
         if os.path.lexists(path):
