@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from operator import itemgetter
 
 from airflow_provider_icechunk.storage.base import Listed
 from airflow_provider_icechunk.storage.keys import is_segment
@@ -18,11 +17,21 @@ def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
     Keys are compared as whole strings, so a folder sorts as its name with the slash: `a-b` comes
     before what is in `a/`.
     """
-    for found in _matching(folder, key, prefix):
-        if found.key[-1] == "/":
-            yield from walk(f"{folder}/{found.key[len(key) : -1]}", found.key, prefix)
-        else:
-            yield found
+    every_one = key.startswith(prefix)
+    for name in _names(folder, key):
+        here = key + name
+        if name[-1] == "/":
+            if here.startswith(prefix) or prefix.startswith(here):
+                yield from walk(f"{folder}/{name[:-1]}", here, prefix)
+        elif every_one or here.startswith(prefix):
+            path = f"{folder}/{name}"
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise failure(error, "look at", path) from error
+            yield Listed(here, status.st_size, status.st_mtime_ns // 1000)
 
 
 def folders_below(folder: str) -> list[str]:
@@ -34,29 +43,15 @@ def folders_below(folder: str) -> list[str]:
     )
 
 
-def _matching(folder: str, key: str, prefix: str) -> list[Listed]:
-    """What is directly in a folder, in order; folders as keys that end with a slash.
+def _names(folder: str, key: str) -> list[str]:
+    """Names of what is directly in a folder, in order; those of folders end with a slash.
 
-    Looked at while the folder is read: a list of its entries would take several times the memory.
+    Names only: entries take several times the memory, and whoever asks for the first object, as
+    the newest state of a branch is asked for, does not wait for a look at all the others.
     """
-    every_one = key.startswith(prefix)
-    found = []
-    for entry in _entries(folder, key):
-        here = key + entry.name
-        if _is_folder(entry):
-            here += "/"
-            if here.startswith(prefix) or prefix.startswith(here):
-                found.append(Listed(here, 0, 0))
-        elif every_one or here.startswith(prefix):
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise failure(error, "look at", entry.path) from error
-            found.append(Listed(here, status.st_size, status.st_mtime_ns // 1000))
-    found.sort(key=itemgetter(0))
-    return found
+    return sorted(
+        f"{entry.name}/" if _is_folder(entry) else entry.name for entry in _entries(folder, key)
+    )
 
 
 def _holds_objects(folder: str) -> bool:

@@ -213,3 +213,18 @@ def test_a_delete_that_fails_is_reported_for_its_key_alone(tmp_path: Path, immut
     assert deleted.keys == ("chunks/a",)
     assert list(deleted.failed) == ["chunks/b"]
     assert storage.get("chunks/b/inner") is not None
+
+
+def test_the_first_object_of_a_long_listing_is_found_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.put_many([Put(f"refs/branch.main/{number:03}", b"") for number in range(100)])
+    looked_at: list[str] = []
+    look = os.lstat
+    monkeypatch.setattr(
+        "airflow_provider_icechunk.storage.local_scan.os.lstat",
+        lambda path: looked_at.append(str(path)) or look(path),
+    )
+    assert next(storage.scan("refs/branch.main/")).key == "refs/branch.main/000"
+    assert [Path(path).name for path in looked_at] == ["000"]
