@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
 from airflow_provider_icechunk.format.deferred import Deferred
+from airflow_provider_icechunk.format.file_marks import file_content_type, file_marks
 from airflow_provider_icechunk.format.generations.base import (
     FileType,
-    Generation,
     Glancing,
     Search,
     Searching,
@@ -37,7 +36,6 @@ from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.storage.base import Fetched, Put, Storage
 from airflow_provider_icechunk.storage.pool import run_all
 
-CLIENT = f"apic-{__version__}"
 _AT_ONCE = 16
 _LOGS_AHEAD = 256
 
@@ -246,16 +244,5 @@ class Assets:
         return self._put(self.ledger.layout.snapshot(snapshot.id), data, FileType.SNAPSHOT)
 
     def _put(self, key: str, data: bytes, kind: FileType) -> Put:
-        if not self.ledger.generation.marks_objects:
-            return Put(key, data)
-        return Put(
-            key,
-            data,
-            metadata={
-                "ic_spec_ver": "2" if self.ledger.generation is Generation.V2 else "1",
-                "ic_client": CLIENT,
-                "ic_file_type": kind.value,
-                "ic_comp_alg": "zstd",
-            },
-            content_type="application/octet-stream",
-        )
+        generation = self.ledger.generation
+        return Put(key, data, file_marks(generation, kind), file_content_type(generation))

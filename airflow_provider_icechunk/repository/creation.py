@@ -11,7 +11,8 @@ from datetime import timedelta
 
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.file_marks import file_content_type, file_marks
+from airflow_provider_icechunk.format.generations.base import FileType, Generation
 from airflow_provider_icechunk.format.generations.identities import new_id
 from airflow_provider_icechunk.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from airflow_provider_icechunk.format.snapshot import FIRST_MESSAGE, Snapshot
@@ -51,11 +52,7 @@ def create(
     ConditionGuard(storage, trust).check()
     ledger = ledger.trusting(trust)
     first = _first_snapshot(generation, world)
-    data = ledger.codec.encode_snapshot(first, level=3)
-    storage.put(ledger.layout.snapshot(first.id), data, expect=trust.create())
-    if generation is Generation.V2:
-        log = ledger.codec.encode_log(TransactionLog(first.id), level=3)
-        storage.put(ledger.layout.transaction(first.id), log, expect=trust.create())
+    _put_first(ledger, trust, storage, first)
     chosen = None if config == RepositoryConfig() else config
     if chosen is not None and not ledger.holds_config:
         _claim_config(storage, ledger, chosen)
@@ -63,6 +60,25 @@ def create(
     if not ledger.initialize(first, chosen):
         raise _exists(storage, "somebody else created it at the same moment")
     return ledger
+
+
+def _put_first(ledger: Ledger, trust: Trust, storage: Storage, first: Snapshot) -> None:
+    """Store the first snapshot and, in generation `2`, its log."""
+    layout, codec, generation = ledger.layout, ledger.codec, ledger.generation
+    files = [
+        (layout.snapshot(first.id), FileType.SNAPSHOT, codec.encode_snapshot(first, level=3)),
+    ]
+    if generation is Generation.V2:
+        log = codec.encode_log(TransactionLog(first.id), level=3)
+        files.append((layout.transaction(first.id), FileType.TRANSACTION_LOG, log))
+    for key, kind, data in files:
+        storage.put(
+            key,
+            data,
+            expect=trust.create(),
+            metadata=file_marks(generation, kind),
+            content_type=file_content_type(generation),
+        )
 
 
 def _first_snapshot(generation: Generation, world: World) -> Snapshot:

@@ -8,6 +8,7 @@ whole truth table; it guesses nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
@@ -26,8 +27,14 @@ from airflow_provider_icechunk.storage.base import (
     Written,
 )
 
-WRITE_ID = "icechunk_write_id"
-"""Metadata key of the mark; the same as in the official library."""
+WRITE_ID = "icechunkwriteid"
+"""Metadata key of the mark, as in the official library since 2.2: proxies drop headers with `_`."""
+_WRITE_IDS = (WRITE_ID, "icechunk_write_id")
+
+
+def carries(metadata: Mapping[str, str], write_id: str) -> bool:
+    """Whether an object's metadata have the mark of a write, in either spelling."""
+    return any(metadata.get(name) == write_id for name in _WRITE_IDS)
 
 
 class Answer(Enum):

@@ -29,6 +29,7 @@ from airflow_provider_icechunk.storage.readback import (
     Unchanged,
     Unknown,
     Unreadable,
+    carries,
     judge,
     outcome_unknown,
 )
@@ -150,7 +151,7 @@ def _look(bucket: Bucket, key: str, expect: Absent | Exactly, write_id: str) -> 
         return Unreadable(error.message)
     if found is None:
         return Unchanged() if isinstance(expect, Absent) else Other()
-    if write_id in {found.metadata.get(WRITE_ID), found.metadata.get(WRITE_ID.replace("_", ""))}:
+    if carries(found.metadata, write_id):
         return Own(found.version)
     if isinstance(expect, Exactly) and _same(found.version, expect.version):
         return Unchanged()
@@ -231,7 +232,7 @@ def _completed(bucket: Bucket, upload: Upload, write_id: str, trouble: Trouble) 
     found = bucket.head(upload.key)
     if found is None or found.size != len(upload.data):
         return None
-    marked = found.metadata.get(WRITE_ID) == write_id
+    marked = carries(found.metadata, write_id)
     return found.version if marked or not bucket.settings.use_metadata else None
 
 

@@ -341,11 +341,11 @@ class StorageSuite:
             KEY,
             b"{}",
             expect=Absent(),
-            metadata={"ic_spec_ver": "1"},
+            metadata={"icspecver": "1"},
             content_type="application/json",
         )
         assert isinstance(written, Written)
-        storage.put_many([Put("chunks/a", b"", {"ic_file_type": "manifest"}, "text/plain")])
+        storage.put_many([Put("chunks/a", b"", {"icfiletype": "manifest"}, "text/plain")])
         storage.settle()
         assert _read(storage, KEY) == b"{}"
 

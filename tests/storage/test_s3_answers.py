@@ -225,6 +225,19 @@ def test_an_unclear_answer_to_a_conditional_write_is_read_back(
     assert all(condition in request for request in sent)
 
 
+@pytest.mark.parametrize("spelling", ["icechunkwriteid", "icechunk_write_id"])
+def test_a_write_knows_its_own_mark_in_both_spellings(spelling: str) -> None:
+    client = ScriptedClient()
+
+    def head(_: object) -> dict[str, Any]:
+        (mark,) = client.requests[0][1]["Metadata"].values()
+        return head_of('"own"', {spelling: mark})
+
+    client.scripts = {"put_object": [REFUSED], "head_object": [head]}
+    assert storage_on(client).put("ref", b"x", expect=Absent()) == Written(Version('"own"'))
+    assert client.requests[0][1]["Metadata"].keys() == {"icechunkwriteid"}
+
+
 def test_without_metadata_a_refusal_after_a_lost_answer_is_unknown() -> None:
     client = ScriptedClient(put_object=[TORN, REFUSED], head_object=[GONE, UNMARKED])
     with pytest.raises(OutcomeUnknownError):

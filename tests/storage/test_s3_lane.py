@@ -99,11 +99,11 @@ def test_a_read_is_one_signed_request() -> None:
 
 def test_a_write_carries_its_condition_and_metadata() -> None:
     with scripted((200, {}, b"")) as storage:
-        outcome = storage.put("k", b"data", expect=Absent(), metadata={"ic_client": "x"})
+        outcome = storage.put("k", b"data", expect=Absent(), metadata={"icclient": "x"})
     assert isinstance(outcome, Written)
     [(verb, _, headers, body)] = Script.seen
     assert (verb, body, headers["if-none-match"]) == ("PUT", b"data", "*")
-    assert headers["x-amz-meta-ic_client"] == "x"
+    assert headers["x-amz-meta-icclient"] == "x"
 
 
 def test_a_refused_condition_is_a_lost_race() -> None:

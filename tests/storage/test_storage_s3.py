@@ -123,19 +123,19 @@ def test_conditional_writes_carry_a_fresh_id_and_the_metadata_given(
     settings: S3Settings, moto_client
 ) -> None:
     storage = S3Storage(settings)
-    first = storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
+    first = storage.put("a", b"1", expect=Absent(), metadata={"icspecver": "1"})
     assert isinstance(first, Written)
     one = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
     storage.put("a", b"2", expect=Exactly(first.version))
     two = moto_client.head_object(Bucket=settings.bucket, Key="some/prefix/a")["Metadata"]
-    assert one["ic_spec_ver"] == "1"
+    assert one["icspecver"] == "1"
     assert one[WRITE_ID] != two[WRITE_ID]
 
 
 def test_without_metadata_nothing_is_attached(settings: S3Settings, moto_client) -> None:
     storage = S3Storage(replace(settings, use_metadata=False))
-    storage.put("a", b"1", expect=Absent(), metadata={"ic_spec_ver": "1"})
-    storage.put("b", b"1", expect=Anything(), metadata={"ic_spec_ver": "1"})
+    storage.put("a", b"1", expect=Absent(), metadata={"icspecver": "1"})
+    storage.put("b", b"1", expect=Anything(), metadata={"icspecver": "1"})
     for key in ("a", "b"):
         head = moto_client.head_object(Bucket=settings.bucket, Key=f"some/prefix/{key}")
         assert head["Metadata"] == {}

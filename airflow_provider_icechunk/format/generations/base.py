@@ -65,7 +65,7 @@ _NODE_NUMBERS = {Generation.DRAFT: 1 << 16, Generation.ALPHA1: 1 << 32}
 
 
 class FileType(StrEnum):
-    """Kinds of metadata files; the values are the `ic_file_type` of object metadata."""
+    """Kinds of metadata files; the values are the `icfiletype` of object metadata."""
 
     SNAPSHOT = "snapshot"
     MANIFEST = "manifest"

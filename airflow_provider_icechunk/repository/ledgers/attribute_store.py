@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from airflow_provider_icechunk.format.file_marks import file_content_type, file_marks
 from airflow_provider_icechunk.format.generations.attributes import AttributeFiles
-from airflow_provider_icechunk.format.generations.base import Generation, Layout
+from airflow_provider_icechunk.format.generations.base import FileType, Generation, Layout
 from airflow_provider_icechunk.format.generations.identities import new_id
 from airflow_provider_icechunk.format.ids import AttributesId
 from airflow_provider_icechunk.repository.world import REAL_WORLD
@@ -32,7 +33,13 @@ def attribute_files(
         return None if found is None else found.data
 
     def store(identity: AttributesId, data: bytes) -> None:
-        storage.put(key(identity), data, expect=Absent())
+        storage.put(
+            key(identity),
+            data,
+            expect=Absent(),
+            metadata=file_marks(generation, FileType.ATTRIBUTES),
+            content_type=file_content_type(generation),
+        )
 
     def fresh() -> AttributesId:
         return AttributesId(new_id(generation, REAL_WORLD.entropy(generation.id_size)))

@@ -21,9 +21,9 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.format.config import RepositoryConfig, ResolvedConfig
 from airflow_provider_icechunk.format.config_codec import config_from_tree, config_to_tree
+from airflow_provider_icechunk.format.file_marks import FILE_CONTENT_TYPE, file_marks
 from airflow_provider_icechunk.format.generations.base import FileType, Generation
 from airflow_provider_icechunk.format.generations.detect import REPO_KEY
-from airflow_provider_icechunk.format.generations.v1.codec import WRITER
 from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
 from airflow_provider_icechunk.format.generations.v2 import repo_updates as updates
 from airflow_provider_icechunk.format.generations.v2.codec import V2Codec
@@ -61,13 +61,7 @@ OVERWRITTEN = "overwritten/"
 _LAST_MILLISECOND = 32_503_680_000_000
 """Names of copies count down from the year 3000, so that listings show the newest first."""
 _AT_ONCE = 5
-_TYPE = "application/octet-stream"
-_METADATA = {
-    "ic_spec_ver": "2",
-    "ic_client": WRITER,
-    "ic_file_type": FileType.REPO_INFO.value,
-    "ic_comp_alg": "zstd",
-}
+_METADATA = file_marks(Generation.V2, FileType.REPO_INFO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,7 @@ class V2Ledger:
             encode_repo(info),
             expect=self._trust.create(),
             metadata=_METADATA,
-            content_type=_TYPE,
+            content_type=FILE_CONTENT_TYPE,
         )
         return isinstance(outcome, Written)
 
@@ -326,7 +320,13 @@ class V2Ledger:
             most = self._settings.num_updates_per_repo_info_file
             info = updates.record(info, applied.event, at=now, backup=backup, most=most)
             key = OVERWRITTEN + backup
-            self.storage.put(key, state.data, expect=Anything(), metadata=_METADATA)
+            self.storage.put(
+                key,
+                state.data,
+                expect=Anything(),
+                metadata=_METADATA,
+                content_type=FILE_CONTENT_TYPE,
+            )
             self.storage.settle()
         data = encode_repo(info)
         outcome = self.storage.put(
@@ -334,7 +334,7 @@ class V2Ledger:
             data,
             expect=self._trust.update(state.version),
             metadata=_METADATA,
-            content_type=_TYPE,
+            content_type=FILE_CONTENT_TYPE,
         )
         if not isinstance(outcome, Written):
             return False

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, StorageError
+from airflow_provider_icechunk.format.file_marks import file_content_type, file_marks
+from airflow_provider_icechunk.format.generations.base import FileType
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.ledgers.base import Register
@@ -163,8 +165,11 @@ class Collection:
 
     def _put_back(self, files: Mapping[SnapshotId, bytes]) -> None:
         if files:
-            storage, layout = self._engine.storage, self._engine.ledger.layout
-            storage.put_many([Put(layout.snapshot(one), data) for one, data in files.items()])
+            storage, ledger = self._engine.storage, self._engine.ledger
+            marks = file_marks(ledger.generation, FileType.SNAPSHOT)
+            kind = file_content_type(ledger.generation)
+            key = ledger.layout.snapshot
+            storage.put_many([Put(key(one), data, marks, kind) for one, data in files.items()])
             storage.settle()
 
     def _delete_layer(
