@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+from airflow_provider_icechunk.storage.keys import check_bucket_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+CONN_TYPE = "icechunk"
+"""The type of the connections that are ours; a host means something else in any other."""
 ROOT = "."
 """The path of a repository that is the root of its connection itself."""
 
@@ -80,8 +83,14 @@ class IcechunkConnection(BaseModel):
             raise ValueError(f"{', '.join(used)} mean nothing with storage 'file'")
 
     def _check_s3(self) -> None:
+        if self.host.startswith("/"):
+            raise ValueError(
+                "the host is a directory, but the storage is 's3': set the extra 'storage' to "
+                "'file', or give a bucket"
+            )
         if "/" in self.host:
             raise ValueError("the host is a bucket without slashes; the rest goes into 'prefix'")
+        check_bucket_name(self.host)
         if bool(self.login) != bool(self.password):
             raise ValueError("login and password (access key and secret) are needed together")
         if self.session_token and not self.login:
@@ -113,6 +122,12 @@ class IcechunkConnection(BaseModel):
 def parse_connection(connection: Connection) -> IcechunkConnection:
     """The settings in an Airflow connection; says which field is wrong, never what it holds."""
     where = f"connection {connection.conn_id!r}"
+    if connection.conn_type != CONN_TYPE:
+        raise _wrong(
+            where,
+            f"its type is {connection.conn_type or ''!r}, and a connection of type {CONN_TYPE!r} "
+            "is needed: name such a one as icechunk_conn_id, or set its conn_type",
+        )
     extras = _extras(connection.extra, where)
     unknown = sorted(set(extras) - set(_EXTRAS))
     if unknown:

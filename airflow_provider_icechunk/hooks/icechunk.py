@@ -9,7 +9,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_icechunk.exceptions import IcechunkError, NotFoundError
-from airflow_provider_icechunk.hooks.connection import ROOT, IcechunkConnection, parse_connection
+from airflow_provider_icechunk.hooks.connection import (
+    CONN_TYPE,
+    ROOT,
+    IcechunkConnection,
+    parse_connection,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository, RepositoryConfig, Storage
@@ -24,7 +29,7 @@ class IcechunkHook(BaseHook):
 
     conn_name_attr = "icechunk_conn_id"
     default_conn_name = "icechunk_default"
-    conn_type = "icechunk"
+    conn_type = CONN_TYPE
     hook_name = "Icechunk"
 
     def __init__(self, icechunk_conn_id: str = default_conn_name, **kwargs: Any) -> None:

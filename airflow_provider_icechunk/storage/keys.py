@@ -13,6 +13,7 @@ LONGEST_SEGMENT = 255
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _STAGED = re.compile(r"#[0-9]+$")
+_BUCKET = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,254}")
 _PLAIN = r"[0-9A-Za-z_][0-9A-Za-z_.\-]{0,62}"
 _PLAIN_SEGMENT = re.compile(_PLAIN)
 _PLAIN_KEY = re.compile(rf"(?:{_PLAIN}/){{0,8}}{_PLAIN}")
@@ -34,6 +35,20 @@ def check_key(key: str) -> str:
             f"{key!r} cannot be a storage key: {problem}", kind=Kind.INVALID_KEY
         )
     return key
+
+
+def check_bucket_name(name: str) -> str:
+    """The name itself, if some store could have a bucket of it.
+
+    Wider than the rule of AWS for new buckets, because old ones and other stores have more names.
+    """
+    if _BUCKET.fullmatch(name) is None:
+        raise InvalidInputError(
+            f"{name[:255]!r} is not the name of a bucket: letters, digits, '.', '-' and '_', a "
+            "letter or a digit first, at most 255",
+            kind=Kind.INVALID_CONFIG,
+        )
+    return name
 
 
 def check_prefix(prefix: str) -> str:

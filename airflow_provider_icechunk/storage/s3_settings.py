@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 from airflow_provider_icechunk.storage.credentials import EnvironmentCredentials, S3Credentials
-from airflow_provider_icechunk.storage.keys import check_key
+from airflow_provider_icechunk.storage.keys import check_bucket_name, check_key
 from airflow_provider_icechunk.storage.retry import Retry
 
 Checksums = Literal["when_supported", "when_required"]
@@ -53,8 +53,7 @@ class S3Settings:
         object.__setattr__(self, "prefix", self.prefix.strip("/"))
         if self.prefix:
             check_key(self.prefix)
-        if not self.bucket or "/" in self.bucket:
-            raise _invalid(f"{self.bucket!r} is not the name of a bucket")
+        check_bucket_name(self.bucket)
         if not 1 <= self.page_size <= 1000:
             raise _invalid("page_size must be between 1 and 1000")
         if self.part_size < 5 * MIB:

@@ -86,6 +86,12 @@ def test_no_made_up_extra_gets_through(extra: dict[str, str]) -> None:
         ({"storage": "file"}, {"host": "/data", "password": SECRET}, "password"),
         ({"storage": "file", "region": "x"}, {"host": "/data"}, "region"),
         ({}, {"host": "bucket/prefix"}, "prefix"),
+        ({}, {"host": "/data/repositories"}, "'storage' to 'file'"),
+        ({"storage": "s3"}, {"host": "/data/repositories"}, "'storage' to 'file'"),
+        ({}, {"host": "local[2]"}, "is not the name of a bucket"),
+        ({}, {"host": "bucket "}, "is not the name of a bucket"),
+        ({}, {"host": "s3:bucket"}, "is not the name of a bucket"),
+        ({}, {"host": "b" * 256}, "is not the name of a bucket"),
         ({}, {"host": ""}, "host is missing"),
         ({}, {"login": "key"}, "together"),
         ({"session_token": SECRET}, {}, "session_token"),
@@ -102,6 +108,28 @@ def test_what_cannot_work_is_refused_in_words(
     extra: object, fields: dict[str, object], says: str
 ) -> None:
     assert says in refusal(extra, **fields)
+
+
+@pytest.mark.parametrize("kind", ["spark", "aws", "generic", "", None])
+def test_a_connection_of_another_type_is_not_taken_for_one_of_ours(kind: str | None) -> None:
+    text = refusal(conn_type=kind, host="bucket", password=SECRET)
+    assert "type 'icechunk'" in text
+    assert repr(kind or "") in text
+
+
+@pytest.mark.parametrize("name", ["b", "my-bucket.2026", "Old_Bucket", "123", "b" * 255])
+def test_a_bucket_may_be_called_what_any_store_allows(name: str) -> None:
+    assert parse_connection(connection(host=name)).host == name
+
+
+def test_the_connection_of_spark_reaches_no_storage(connect: Callable[..., str]) -> None:
+    connect("spark_default", conn_type="spark", host="local[2]")
+    hook = IcechunkHook("spark_default")
+    with pytest.raises(InvalidInputError, match=r"'spark_default'.*'spark'.*icechunk_conn_id"):
+        hook.open("weather")
+    ok, told = hook.test_connection()
+    assert not ok
+    assert told.startswith("wrong connection")
 
 
 BAD_PATHS = ["../a", "a/../b", "/etc", "a//b", "./a", "a\\b", "s3://b/c", "a\x00b", "..", "//", "/"]
