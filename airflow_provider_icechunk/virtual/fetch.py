@@ -80,10 +80,10 @@ class NetworkTransport:
         match grant.access:
             case FileAccess():
                 return fetch_file(grant, location, start, stop, checksum)
-            case HttpAccess():
+            case HttpAccess(guarded):
                 from airflow_provider_icechunk.virtual.fetch_http import fetch_http
 
-                pool = self._clients.get().http()
+                pool = self._clients.get().http(guarded=guarded)
                 return fetch_http(pool, grant, location, start, stop, checksum, self._retry)
             case S3Access() as access:
                 from airflow_provider_icechunk.virtual.fetch_s3 import fetch_s3
@@ -96,8 +96,8 @@ class NetworkTransport:
         match grant.access:
             case FileAccess():
                 return describe_file(grant, location, url)
-            case HttpAccess():
-                return describe_http(self._clients.get().http(), location, url)
+            case HttpAccess(guarded):
+                return describe_http(self._clients.get().http(guarded=guarded), location, url)
             case S3Access() as access:
                 client = self._clients.get().s3(grant, access, location.host)
                 return describe_s3(client, location, url, self._retry)
@@ -109,7 +109,7 @@ class _Clients:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._s3: dict[tuple[str, str], S3Client] = {}
-        self._http: urllib3.PoolManager | None = None
+        self._http: dict[bool, urllib3.PoolManager] = {}
 
     def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
         from airflow_provider_icechunk.virtual.fetch_s3 import s3_client
@@ -121,13 +121,13 @@ class _Clients:
                 self._s3[grant.url_prefix, bucket] = client
             return client
 
-    def http(self) -> urllib3.PoolManager:
+    def http(self, *, guarded: bool) -> urllib3.PoolManager:
         from airflow_provider_icechunk.virtual.fetch_http import http_pool
 
         with self._lock:
-            if self._http is None:
-                self._http = http_pool()
-            return self._http
+            if guarded not in self._http:
+                self._http[guarded] = http_pool(guarded=guarded)
+            return self._http[guarded]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError, Virtu
 from airflow_provider_icechunk.format.references import Checksum, ETag, LastModified
 from airflow_provider_icechunk.storage.retry import Retry
 from airflow_provider_icechunk.virtual.grants import Grant
+from airflow_provider_icechunk.virtual.guarded import guard
 from airflow_provider_icechunk.virtual.locations import Location, parse_location, shown
 from airflow_provider_icechunk.virtual.parts import (
     Part,
@@ -29,14 +30,15 @@ _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/(\*|[0-9]{1,20})")
 
 
-def http_pool() -> urllib3.PoolManager:
+def http_pool(*, guarded: bool = False) -> urllib3.PoolManager:
     """Connections that neither retry nor follow redirects by themselves."""
-    return urllib3.PoolManager(
+    pool = urllib3.PoolManager(
         num_pools=50,
         maxsize=64,
         retries=False,
         timeout=urllib3.Timeout(connect=10.0, read=60.0),
     )
+    return guard(pool) if guarded else pool
 
 
 def fetch_http(

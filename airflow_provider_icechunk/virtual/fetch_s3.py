@@ -18,6 +18,7 @@ from airflow_provider_icechunk.storage.s3_errors import (
 )
 from airflow_provider_icechunk.storage.s3_settings import S3Settings
 from airflow_provider_icechunk.virtual.grants import S3Access
+from airflow_provider_icechunk.virtual.guarded import guard_client
 from airflow_provider_icechunk.virtual.locations import Location, shown
 from airflow_provider_icechunk.virtual.parts import (
     Part,
@@ -46,7 +47,15 @@ def s3_client(access: S3Access, bucket: str) -> S3Client:
             allow_http=options.allow_http,
             read_timeout=float(options.network_stream_timeout_seconds or _SECONDS),
         )
-        return make_client(settings)
+        client = make_client(settings)
+        if access.guarded:
+            guard_client(
+                client,
+                connect=settings.connect_timeout,
+                read=settings.read_timeout,
+                connections=settings.concurrency,
+            )
+        return client
     except FAILURES as error:
         raise VirtualChunkError(f"no S3 client for bucket {bucket!r}: {code_of(error)}") from None
 

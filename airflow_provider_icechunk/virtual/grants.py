@@ -7,7 +7,8 @@ stored configuration says about a container is believed only as far as it cannot
 * the entry covers exactly that scheme, host, port and path prefix, compared after decoding;
 * an endpoint named only by the stored configuration gets no signed request, and no request at all
   if it is a private address, unless it is the endpoint of AWS (or, for Tigris, of Tigris) or the
-  caller names it: in the `config` passed to open, or among the trusted endpoints.
+  caller names it: in the `config` passed to open, or among the trusted endpoints. What a name
+  resolves to is judged as well, when the connection is made.
 """
 
 from __future__ import annotations
@@ -60,11 +61,16 @@ class S3Access:
 
     options: S3Options
     credentials: S3Credentials
+    guarded: bool = False
+    """Whether only the repository names the endpoint: then no private address is connected to."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
     """Reading from a web server, without credentials."""
+
+    guarded: bool = False
+    """Whether its name has to resolve to public addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,7 @@ class Grants:
                 return self._s3(container, replace(options, endpoint_url=endpoint), credential)
             case ObjectStoreConfig.Http():
                 _no_credentials(container, credential)
-                return HttpAccess()
+                return HttpAccess(self._is_guarded(container))
             case ObjectStoreConfig.LocalFileSystem():
                 _no_credentials(container, credential)
                 return FileAccess()
@@ -189,24 +195,42 @@ class Grants:
 
     def _s3(self, container: Container, options: S3Options, credential: object) -> S3Access:
         credentials = _s3_credentials(container, options, credential)
-        if options.endpoint_url is not None and not container.trusted:
-            self._check_endpoint(container, options.endpoint_url, credentials)
-        return S3Access(options, credentials)
+        guarded = (
+            options.endpoint_url is not None
+            and not container.trusted
+            and self._check_endpoint(container, options.endpoint_url, credentials)
+        )
+        return S3Access(options, credentials, guarded)
+
+    def _is_guarded(self, container: Container) -> bool:
+        """Whether a web server must be at public addresses.
+
+        Not if the caller declared it, trusts it, or authorised a name that says it is private.
+        """
+        place = container.prefix
+        origin = f"{place.scheme}://{place.netloc}"
+        known = container.trusted or origin in self.trusted_endpoints
+        return not known and not is_private_host(place.host)
 
     def _check_endpoint(
         self, container: Container, endpoint: str, credentials: S3Credentials
-    ) -> None:
+    ) -> bool:
+        """Whether requests to a stored endpoint must be guarded; refused if it gets none at all.
+
+        The names of AWS may resolve to private addresses: they do where a network has its own
+        entrance to S3.
+        """
         origin = _origin(endpoint)
         place = parse_location(origin)
         if origin in self.trusted_endpoints:
-            return
+            return False
         if place.scheme == "https" and place.port is None:
             tigris = isinstance(container.store, ObjectStoreConfig.Tigris)
             if _AWS.fullmatch(place.host) or (tigris and place.host in _TIGRIS):
-                return
+                return False
         private = is_private_host(place.host)
         if isinstance(credentials, AnonymousCredentials) and not private:
-            return
+            return True
         trusted = ", ".join(sorted(self.trusted_endpoints)) or "none"
         raise VirtualAccessDeniedError(
             f"the stored configuration sends requests for {container.url_prefix!r} to the endpoint "

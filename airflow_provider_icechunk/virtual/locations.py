@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from posixpath import normpath
 from urllib.parse import quote, unquote
 
 from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError
+from airflow_provider_icechunk.virtual.addresses import is_private_address
 
 BY_NAME = "vcc"
 """Scheme of locations that name a container instead of a host."""
@@ -162,9 +163,12 @@ def _has_dots(path: str) -> bool:
 
 
 def is_private_host(host: str) -> bool:
-    """Whether `host` is, by its spelling, this machine or a neighbour rather than the internet."""
+    """Whether `host` is, by its spelling, this machine or a neighbour rather than the internet.
+
+    A name that looks public may still resolve to a private address: `guarded` judges that.
+    """
     try:
-        return not ip_address(host).is_global
+        return is_private_address(host)
     except ValueError:
         pass
     labels = host.rstrip(".").split(".")
