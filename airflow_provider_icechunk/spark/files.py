@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.dimensions import DimensionKey, axis_of, dimension_names
 from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
 from airflow_provider_icechunk.spark.executor_errors import on_executors
 from airflow_provider_icechunk.spark.job_record import Prepare
@@ -53,7 +54,7 @@ def ingest_files(
     array: str,
     *,
     job: str,
-    axis: int = 0,
+    axis: DimensionKey = 0,
     start: int | None = None,
     branch: str = "main",
     prepare: Prepare | None = None,
@@ -67,7 +68,8 @@ def ingest_files(
 
     :param files: paths that driver and executors can open, in the order of the data.
     :param variable: the path of the variable inside of each file.
-    :param axis: the dimension along which the files follow each other.
+    :param axis: the dimension along which the files follow each other: its number, or its name in
+        the array.
     :param start: where the first file begins in the array; by default at its end. The array grows
         as far as it has to. Cells of the array that share a chunk with new ones are kept.
     :param prepare: creates the array (with length 0 along `axis`, to start at its end).
@@ -94,12 +96,11 @@ class FilesWork:
     files: tuple[str, ...]
     variable: str
     array: str
-    axis: int
+    axis: DimensionKey
     start: int | None
     tasks: int | None
-    lengths: tuple[int, ...]
-    cross: tuple[int, ...]
-    """The shape beside the axis."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the variable in each file."""
 
     @classmethod
     def of(
@@ -109,35 +110,43 @@ class FilesWork:
         variable: str,
         array: str,
         *,
-        axis: int,
+        axis: DimensionKey,
         start: int | None,
         tasks: int | None,
     ) -> FilesWork:
-        """Read the headers of the files on executors and check that they fit together."""
-        lengths, cross = _headers(spark, tuple(files), variable, axis)
-        return cls(tuple(files), variable, array, axis, start, tasks, tuple(lengths), cross)
+        """Read the headers of the files on executors."""
+        shapes = _headers(spark, tuple(files), variable)
+        return cls(tuple(files), variable, array, axis, start, tasks, tuple(shapes))
 
     def prepare(self, session: Session) -> None:
-        """Let the array grow as far as the files reach."""
+        """Let the array grow as far as the files reach, if they fit together and to the array."""
         target = open_array(session, self.array)
-        _check_target(target, self.cross, self.axis)
-        length = target.shape[self.axis]
-        end = (length if self.start is None else self.start) + sum(self.lengths)
+        axis, lengths = self._along(target)
+        length = target.shape[axis]
+        end = (length if self.start is None else self.start) + sum(lengths)
         if end > length:
             shape = list(target.shape)
-            shape[self.axis] = end
+            shape[axis] = end
             target.resize(tuple(shape))
 
     def writer(self, view: Session, at_once: int) -> FileSlabs:
         """The tasks, by chunks of the array as `prepare` made it."""
         target = open_array(view, self.array)
-        total = sum(self.lengths)
-        first = target.shape[self.axis] - total if self.start is None else self.start
-        borders = (first + np.cumsum([0, *self.lengths])).tolist()
-        regions = plan_part(target, {self.axis: (first, first + total)}, self.tasks, at_once)
+        axis, lengths = self._along(target)
+        total = sum(lengths)
+        first = target.shape[axis] - total if self.start is None else self.start
+        borders = (first + np.cumsum([0, *lengths])).tolist()
+        regions = plan_part(target, {axis: (first, first + total)}, self.tasks, at_once)
         return FileSlabs(
-            self.array, self.variable, self.axis, self.files, tuple(borders), tuple(regions)
+            self.array, self.variable, axis, self.files, tuple(borders), tuple(regions)
         )
+
+    def _along(self, target: zarr.Array[Any]) -> tuple[int, list[int]]:
+        """The axis as a number, and the length of each file along it."""
+        axis = axis_of(self.axis, dimension_names(target), repr(target.path))
+        lengths, cross = _measure(self.files, self.shapes, self.variable, axis)
+        _check_target(target, cross, axis)
+        return axis, lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,20 +224,24 @@ def _check_target(target: zarr.Array[Any], cross: tuple[int, ...], axis: int) ->
         )
 
 
-def _headers(
-    spark: SparkSession, files: tuple[str, ...], variable: str, axis: int
-) -> tuple[list[int], tuple[int, ...]]:
-    """The length of each file along the axis, and the shape beside it, which all have to share."""
+def _headers(spark: SparkSession, files: tuple[str, ...], variable: str) -> list[tuple[int, ...]]:
+    """The shape of the variable in each file."""
     if not files:
         raise InvalidInputError("there are no files to ingest")
     parts = min(len(files), 2 * cores(spark))
     read = partial(_read_headers, files, variable)
     rows = on_executors(spark.range(0, len(files), 1, parts).mapInArrow(read, _HEADERS).collect)
     check_complete(len(files), [row["file"] for row in rows])
-    shapes = [tuple(json.loads(row["shape"])) for row in sorted(rows, key=lambda row: row["file"])]
+    return [tuple(json.loads(row["shape"])) for row in sorted(rows, key=lambda row: row["file"])]
+
+
+def _measure(
+    files: Sequence[str], shapes: Sequence[tuple[int, ...]], variable: str, axis: int
+) -> tuple[list[int], tuple[int, ...]]:
+    """The length of each file along the axis, and the shape beside it, which all have to share."""
     crosses = []
     for file, shape in zip(files, shapes, strict=True):
-        if not 0 <= axis < len(shape):
+        if axis >= len(shape):
             raise InvalidInputError(f"{file}: {variable!r} has no dimension {axis}")
         crosses.append(shape[:axis] + shape[axis + 1 :])
         if crosses[-1] != crosses[0]:

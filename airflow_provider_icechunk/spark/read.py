@@ -19,12 +19,12 @@ from airflow_provider_icechunk.spark.columns import (
     spark_schema,
     to_arrow,
 )
+from airflow_provider_icechunk.spark.dimensions import Parts
 from airflow_provider_icechunk.spark.encode import chunk_grid
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array, opened
 from airflow_provider_icechunk.spark.plan import Region, extent, plan_box, slices
 from airflow_provider_icechunk.spark.reading import (
     FrameLayout,
-    Positions,
     Ranges,
     Reading,
     ReadTask,
@@ -49,7 +49,7 @@ def read(
     as_of: datetime | None = None,
     layout: FrameLayout = "long",
     variables: Sequence[str] | None = None,
-    isel: Positions | None = None,
+    isel: Parts | None = None,
     sel: Ranges | None = None,
     coordinates: bool = True,
     tasks: int | None = None,
@@ -60,8 +60,9 @@ def read(
     selection are not read. Frames of chunks hold whole chunks, as bytes in the array's type.
 
     :param branch: read its head, by default that of `main`; with `as_of`, its last commit by then.
-    :param isel: positions by dimension, a number or (first, one after the last).
-    :param sel: values of a sorted coordinate by dimension, (first, last), both included.
+    :param isel: positions by name or number of dimension, one or (first, one after the last).
+    :param sel: values of a sorted coordinate by name or number of dimension, (first, last), both
+        included; `None` leaves an end open.
     :param coordinates: show values of coordinate arrays, where there are some, not positions.
     """
     session = open_snapshot(repository, branch, tag, snapshot_id, as_of)

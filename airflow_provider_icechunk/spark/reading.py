@@ -20,14 +20,21 @@ from airflow_provider_icechunk.spark.columns import (
     Column,
     column_for,
 )
+from airflow_provider_icechunk.spark.dimensions import (
+    DimensionKey,
+    Parts,
+    by_axis,
+    dimension_names,
+    span_of,
+)
 from airflow_provider_icechunk.spark.encode import chunk_grid
 from airflow_provider_icechunk.spark.plan import Region, Span, plan_box, plan_parts
 from airflow_provider_icechunk.zarr_store.sessions import Session
 
 FrameLayout = Literal["long", "chunks"]
 """A row for each cell, or a row for each chunk."""
-Positions = Mapping[str, int | tuple[int, int]]
-Ranges = Mapping[str, tuple[Any, Any]]
+Range = tuple[Any, Any]
+Ranges = Mapping[str, Range] | Mapping[int, Range] | Mapping[DimensionKey, Range]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +68,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which part to read, by dimension; both ways may be mixed."""
+    """Which part to read, by name or number of dimension; both ways may be mixed."""
 
-    isel: Positions
+    isel: Parts
     """Positions: one, or from the first up to, not including, the second."""
     sel: Ranges
     """Values of a sorted coordinate: from the first up to and including the second."""
@@ -88,7 +95,6 @@ def plan_reading(
     arrays = [node] if isinstance(node, zarr.Array) else _members(node, variables)
     home = _parent(root, arrays[0]) if isinstance(node, zarr.Array) else node
     names = dimension_names(arrays[0])
-    _check_names(selection, names)
     box = _box(arrays[0], names, home, selection)
     if layout == "chunks":
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
@@ -103,12 +109,6 @@ def plan_reading(
         dimensions,
         tuple(_tasks(arrays, box, tasks, cores)),
     )
-
-
-def dimension_names(array: zarr.Array[Any]) -> tuple[str, ...]:
-    """Names of the dimensions; `dim_0`, `dim_1`... where the array gives none."""
-    given = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
-    return tuple(name or f"dim_{axis}" for axis, name in enumerate(given))
 
 
 def _members(group: zarr.Group, variables: Sequence[str] | None) -> list[zarr.Array[Any]]:
@@ -155,33 +155,21 @@ def _dimension(name: str, group: zarr.Group | None, taken: set[str]) -> Dimensio
     return Dimension(name, column_for(name, coordinate.dtype), coordinate.path)
 
 
-def _check_names(selection: Selection, names: Sequence[str]) -> None:
-    for name in (*selection.isel, *selection.sel):
-        if name not in names:
-            raise InvalidInputError(
-                f"there is no dimension {name!r}; there are: {', '.join(names) or 'none'}"
-            )
-    both = selection.isel.keys() & selection.sel.keys()
-    if both:
-        raise InvalidInputError(f"dimension {min(both)!r} is selected in two ways")
-
-
 def _box(
     array: zarr.Array[Any], names: Sequence[str], group: zarr.Group, selection: Selection
 ) -> Region:
-    box: list[Span] = []
-    for name, length in zip(names, array.shape, strict=True):
-        if name in selection.sel:
-            box.append(_by_values(group, name, length, selection.sel[name]))
-            continue
-        chosen = selection.isel.get(name, (0, length))
-        start, stop = (chosen, chosen + 1) if isinstance(chosen, int) else chosen
-        if not 0 <= start <= stop <= length:
-            raise InvalidInputError(
-                f"positions {start} to {stop} do not lie in dimension {name!r} of {length}"
-            )
-        box.append((start, stop))
-    return tuple(box)
+    where = repr(array.path)
+    positions = by_axis(selection.isel, names, where)
+    ranges = by_axis(selection.sel, names, where)
+    both = positions.keys() & ranges.keys()
+    if both:
+        raise InvalidInputError(f"dimension {names[min(both)]!r} is selected in two ways")
+    return tuple(
+        _by_values(group, name, length, ranges[axis])
+        if axis in ranges
+        else span_of(positions.get(axis, (0, length)), name, length)
+        for axis, (name, length) in enumerate(zip(names, array.shape, strict=True))
+    )
 
 
 def _by_values(group: zarr.Group, name: str, length: int, bounds: tuple[Any, Any]) -> Span:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
+from airflow_provider_icechunk.spark.dimensions import Parts, by_axis, dimension_names, span_of
 from airflow_provider_icechunk.spark.encode import chunk_grid, is_remote, write_block
 from airflow_provider_icechunk.spark.job_record import Prepare
 from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
@@ -72,7 +73,7 @@ def write_regions(
     job: str,
     branch: str = "main",
     prepare: Prepare | None = None,
-    region: Mapping[int, tuple[int, int]] | None = None,
+    region: Parts | None = None,
     tasks: int | None = None,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
@@ -83,8 +84,8 @@ def write_regions(
 
     :param job: an id that is the same on every attempt; submitted twice, it commits once.
     :param prepare: creates or resizes arrays; part of the same commit.
-    :param region: the part to write, by number of dimension; it is widened to whole chunks, because
-        a chunk is written as a whole.
+    :param region: the part to write, by name or number of dimension; it is widened to whole chunks,
+        because a chunk is written as a whole.
     :param tasks: how many; by default by the size of the data and the cores that Spark has.
     """
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
@@ -104,19 +105,22 @@ def region_name(array: str, region: Region) -> str:
 
 def plan_part(
     array: zarr.Array[Any],
-    chosen: Mapping[int, tuple[int, int]],
+    chosen: Parts,
     tasks: int | None,
     at_once: int,
 ) -> list[Region]:
     """Regions of whole chunks (with shards, whole shards) that cover an array, or a part of it.
 
-    The part is widened to whole chunks.
+    The part is widened to whole chunks. What names no dimension, or reaches beyond the array, is
+    refused: ignored, it would write all of the array, or nothing.
     """
     grid = chunk_grid(array)
+    names = dimension_names(array)
+    parts = by_axis(chosen, names, repr(array.path))
     box = []
     for axis, (length, chunk) in enumerate(zip(array.shape, grid, strict=True)):
-        start, stop = chosen.get(axis, (0, length))
-        first = max(0, start) // chunk * chunk
-        box.append((first, max(first, min(length, -(-stop // chunk) * chunk))))
+        start, stop = span_of(parts.get(axis, (0, length)), names[axis], length)
+        whole = (start // chunk * chunk, min(length, -(-stop // chunk) * chunk))
+        box.append(whole if start < stop else (start, stop))
     size = math.prod(stop - start for start, stop in box) * array.dtype.itemsize
     return plan_box(tuple(box), grid, tasks or plan_parts(size, at_once))

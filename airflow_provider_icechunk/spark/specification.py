@@ -18,6 +18,7 @@ from pydantic import (
     NonNegativeInt,
     Tag,
     ValidationError,
+    field_validator,
 )
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
@@ -91,9 +92,15 @@ class ArrayWrite(_Closed):
     kind: Literal["generator"] = "generator"
     array: str
     generator: str
-    region: dict[int, tuple[NonNegativeInt, NonNegativeInt]] = {}
-    """The part to write, first and end by number of dimension, widened to whole chunks; by default
-    all of the array."""
+    region: dict[str, tuple[NonNegativeInt, NonNegativeInt]] = {}
+    """The part to write, first and end by name or number of dimension, widened to whole chunks; by
+    default all of the array."""
+
+    @field_validator("region", mode="before")
+    @classmethod
+    def _keys_as_text(cls, value: Any) -> Any:
+        """Keys as JSON has them, also of a job that was never JSON."""
+        return {str(k): v for k, v in value.items()} if isinstance(value, dict) else value
 
 
 FileNames = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -107,7 +114,8 @@ class FilesWrite(_Closed):
     files: FileNames
     variable: str
     array: str
-    axis: NonNegativeInt = 0
+    axis: NonNegativeInt | str = 0
+    """The dimension of the array along which the files follow each other: its number or name."""
     start: NonNegativeInt | None = None
 
 

@@ -163,6 +163,25 @@ def test_an_append_resizes_and_fills_in_one_commit(
     assert snapshots(repository) == 3
 
 
+@pytest.mark.parametrize("key", ["time", 0])
+def test_a_region_by_name_writes_that_part_and_leaves_the_rest(
+    spark: SparkSession, repository: Repository, key: Any
+) -> None:
+    def named(session: Session) -> None:
+        make(session, dimension_names=("time", "x"), fill_value=-1)
+
+    result = write_regions(
+        spark, repository, "a", numbers, job="one", prepare=named, region={key: (3, 6)}
+    )
+    assert result.chunks == 2
+    expected = whole()
+    expected[:3] = expected[6:] = -1
+    assert np.array_equal(read(repository), expected)
+    with pytest.raises(InvalidInputError, match=r"'times'.*'time', 'x'"):
+        write_regions(spark, repository, "a", numbers, job="two", region={"times": (3, 6)})
+    assert snapshots(repository) == 2
+
+
 def test_a_missing_array_is_refused_before_anything_runs(
     spark: SparkSession, repository: Repository
 ) -> None:
