@@ -28,6 +28,7 @@ from airflow_provider_icechunk.spark.dimensions import (
     span_of,
 )
 from airflow_provider_icechunk.spark.encode import chunk_grid
+from airflow_provider_icechunk.spark.labels import span_between
 from airflow_provider_icechunk.spark.plan import Region, Span, plan_box, plan_parts
 from airflow_provider_icechunk.zarr_store.sessions import Session
 
@@ -176,15 +177,7 @@ def _by_values(group: zarr.Group, name: str, length: int, bounds: tuple[Any, Any
     coordinate = _coordinate(group, name)
     if coordinate is None or coordinate.shape != (length,):
         raise InvalidInputError(f"dimension {name!r} has no coordinate array: select with `isel`")
-    values = np.asarray(coordinate[:])
-    falling = len(values) > 1 and bool(values[0] > values[-1])
-    rising = values[::-1] if falling else values
-    if not bool(np.all(rising[:-1] <= rising[1:])):
-        raise InvalidInputError(f"the coordinate {name!r} is not sorted: select with `isel`")
-    low, high = (np.asarray(bound).astype(values.dtype) for bound in bounds)
-    start = int(np.searchsorted(rising, low, side="left"))
-    stop = max(start, int(np.searchsorted(rising, high, side="right")))
-    return (length - stop, length - start) if falling else (start, stop)
+    return span_between(name, np.asarray(coordinate[:]), bounds)
 
 
 def _tasks(

@@ -1,0 +1,158 @@
+"""Which positions of a sorted coordinate lie between two labels. Pure.
+
+Nothing is cast to the coordinate's type: a cast would cut 2.5 to 2 and make 255 of -1. Numbers are
+compared as Python does, which is exact between integers of any size and floats of any width, times
+as whole attoseconds. Only the places that a binary search looks at are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.plan import Span
+
+_ATTOSECONDS = {
+    "W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3_600 * 10**18, "m": 60 * 10**18,
+    "s": 10**18, "ms": 10**15, "us": 10**12, "ns": 10**9, "ps": 10**6, "fs": 10**3, "as": 1,
+}  # fmt: skip
+_KINDS = {
+    "b": "numbers", "i": "numbers", "u": "numbers", "f": "numbers",
+    "M": "times", "m": "durations",
+    "U": "texts", "T": "texts", "O": "texts", "S": "bytes",
+}  # fmt: skip
+_WANTED = {
+    "numbers": "a number",
+    "times": "a time: a datetime, or a text like 2026-01-31T12:00:00",
+    "durations": "a duration: a timedelta",
+    "texts": "a text",
+    "bytes": "a text",
+}
+_OFFSET = re.compile(
+    r"(?P<local>.+[T ].+?)(?:Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))", re.ASCII
+)
+
+
+def span_between(name: str, values: NDArray[Any], bounds: tuple[Any, Any]) -> Span:
+    """The positions whose values lie between two bounds, both included.
+
+    `None` is an end that is left open. A falling coordinate takes its bounds in either order.
+
+    :param name: the coordinate, for the words of a refusal.
+    """
+    kind = _KINDS.get(values.dtype.kind)
+    if kind is None or (kind == "durations" and _unit(values.dtype)[0] not in _ATTOSECONDS):
+        raise InvalidInputError(
+            f"the coordinate {name!r} holds {values.dtype}, which has no order: select with `isel`"
+        )
+    falling = len(values) > 1 and bool(values[0] > values[-1])
+    rising = values[::-1] if falling else values
+    if not bool(np.all(rising[:-1] <= rising[1:])):
+        raise InvalidInputError(f"the coordinate {name!r} is not sorted: select with `isel`")
+    low, high = (_comparable(name, kind, values.dtype, bound) for bound in bounds)
+    if falling and low is not None and high is not None and low > high:
+        low, high = high, low
+    key = _key(kind, values.dtype)
+    start = 0 if low is None else bisect_left(rising, low, key=key)
+    stop = len(values) if high is None else bisect_right(rising, high, key=key)
+    stop = max(start, stop)
+    return (len(values) - stop, len(values) - start) if falling else (start, stop)
+
+
+def _key(kind: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    """From a value of the coordinate to what a bound is compared with."""
+    if kind not in ("times", "durations"):
+        return lambda value: value.item() if isinstance(value, np.generic) else value
+    unit, count = _unit(dtype)
+    if unit in _ATTOSECONDS:
+        scale = _ATTOSECONDS[unit] * count
+        return lambda value: int(value.astype(np.int64)) * scale
+    # Years and months have no fixed length, but each begins on a day.
+    return lambda value: int(value.astype("M8[D]").astype(np.int64)) * _ATTOSECONDS["D"]
+
+
+def _comparable(name: str, kind: str, dtype: np.dtype[Any], bound: Any) -> Any:
+    if isinstance(bound, np.ndarray) and bound.ndim == 0:
+        bound = bound[()]
+    if bound is None:
+        return None
+    found: Any
+    if kind == "times":
+        found = _moment(bound)
+    elif kind == "durations":
+        found = _duration(bound)
+    elif kind == "numbers":
+        found = _number(bound, dtype)
+    else:
+        found = _text(bound, kind)
+    if found is None:
+        raise InvalidInputError(
+            f"the coordinate {name!r} holds {kind} ({dtype}), and {bound!r} cannot be compared "
+            f"with them: give {_WANTED[kind]}, or select positions with `isel`"
+        )
+    return found
+
+
+def _number(bound: Any, dtype: np.dtype[Any]) -> Any:
+    plain = bound.item() if isinstance(bound, np.generic) else bound
+    if not isinstance(plain, int | float | Decimal | Fraction) or plain != plain:
+        return None
+    if dtype.kind == "f" and isinstance(plain, float) and abs(plain) <= float(np.finfo(dtype).max):
+        # 0.1 means the cell that shows as 0.1, also where that is a float32 and a little more.
+        near = dtype.type(plain)
+        return near.item() if float(str(near)) == plain else plain
+    return plain
+
+
+def _moment(bound: Any) -> int | None:
+    if isinstance(bound, datetime):
+        bound = bound if bound.tzinfo is None else bound.astimezone(UTC).replace(tzinfo=None)
+    elif isinstance(bound, str):
+        return _moment_of_text(bound)
+    elif not isinstance(bound, date | np.datetime64):
+        return None
+    moment = np.datetime64(bound)
+    return None if np.isnat(moment) else int(_key("times", moment.dtype)(moment))
+
+
+def _moment_of_text(text: str) -> int | None:
+    """The moment in a text; without an offset it is UTC, as times in arrays are."""
+    offset = _OFFSET.fullmatch(text)
+    try:
+        moment = _moment(np.datetime64(text if offset is None else offset["local"]))
+    except ValueError:
+        return None
+    if moment is None or offset is None or offset["hours"] is None:
+        return moment
+    minutes = 60 * int(offset["hours"]) + int(offset["minutes"])
+    return moment - (-minutes if offset["sign"] == "-" else minutes) * _ATTOSECONDS["m"]
+
+
+def _duration(bound: Any) -> int | None:
+    if not isinstance(bound, timedelta | np.timedelta64):
+        return None
+    length = np.timedelta64(bound)
+    if np.isnat(length) or _unit(length.dtype)[0] not in _ATTOSECONDS:
+        return None
+    return int(_key("durations", length.dtype)(length))
+
+
+def _text(bound: Any, kind: str) -> str | bytes | None:
+    plain = bound.item() if isinstance(bound, np.generic) else bound
+    if kind == "bytes" and isinstance(plain, str):
+        return plain.encode()
+    return plain if isinstance(plain, bytes if kind == "bytes" else str) else None
+
+
+def _unit(dtype: np.dtype[Any]) -> tuple[str, int]:
+    unit, count = np.datetime_data(dtype)
+    return unit, int(count)
