@@ -1,7 +1,11 @@
 """Locks between processes on a file system, freed by the kernel when their holder dies.
 
 Lock files are `.icechunk-locks/00` to `3f` below the root: outside every folder that a reader of
-the format lists, empty, and never removed (removing a lock file lets two holders in).
+the format lists, empty, and never removed (removing a lock file lets two holders in). Whoever may
+write into the root may write to them.
+
+A lock belongs to an open file, and a forked child shares its parent's. So a child closes its copies
+as soon as it is born, and a holder unlocks before it closes: a lock ends with its holder.
 """
 
 from __future__ import annotations
@@ -10,23 +14,43 @@ import errno
 import fcntl
 import os
 import random
+import stat
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 from uuid import uuid4
 from zlib import crc32
 
-from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsafeStorageError
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    Kind,
+    StorageError,
+    UnsafeStorageError,
+)
+from airflow_provider_icechunk.storage.local_files import failure
 
 LOCK_FOLDER = ".icechunk-locks"
 _SHARDS = 64
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _MOUNTS = Path("/proc/self/mountinfo")
 _KERNEL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
-_held: set[int] = set()
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+_PROBE = "probe-"
+
+
+class _Opened:
+    """The lock files that this process has open.
+
+    Opening a file and noting it is one step to a fork, which waits: a child closes what is noted.
+    """
+
+    guard = threading.RLock()
+    descriptors: ClassVar[set[int]] = set()
 
 
 class FolderLocks:
@@ -62,7 +86,7 @@ class FolderLocks:
         is held, which happens on some network and user-space file systems. Where the kernel itself
         keeps the locks, descriptors are what it tells apart, so no process is started to see it.
         """
-        path = self._folder / f"probe-{uuid4().hex}"
+        path = self._folder / f"{_PROBE}{uuid4().hex}"
         try:
             with self._holding_file(path):
                 if _lockable_here(path) or (
@@ -74,31 +98,32 @@ class FolderLocks:
                         "or on object storage"
                     )
         finally:
-            path.unlink(missing_ok=True)
-            _remove_if_empty(self._folder)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                self._folder.rmdir()
 
     @contextmanager
     def _holding_file(self, path: Path) -> Iterator[None]:
-        descriptor = self._acquire(path)
+        descriptor, owner = self._acquire(path), os.getpid()
         try:
             yield
         finally:
-            _held.discard(descriptor)
-            os.close(descriptor)
+            # A child that was forked meanwhile has closed its copy; the number may be another's.
+            if os.getpid() == owner:
+                _release(descriptor)
 
     def _acquire(self, path: Path) -> int:
         deadline = time.monotonic() + self._patience
         pause = 0.0005
         while True:
-            descriptor = _open(path)
+            descriptor, is_writable = _open(path)
             try:
                 if _try_lock(descriptor) and _is_at(descriptor, path):
-                    _held.add(descriptor)
                     return descriptor
             except OSError as error:
-                os.close(descriptor)
-                raise _refusal(error, path) from error
-            os.close(descriptor)
+                _release(descriptor)
+                raise _refusal(error, path, is_writable) from error
+            _release(descriptor)
             if time.monotonic() > deadline:
                 raise StorageError(
                     f"waited {self._patience:g} s for the lock {path}: a process that holds it "
@@ -113,13 +138,70 @@ def _shard(key: str) -> int:
     return crc32(key.encode()) % _SHARDS
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        try:
-            return os.open(path, flags, 0o666)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+def _open(path: Path) -> tuple[int, bool]:
+    """A descriptor of a lock file, made if it is missing, and whether it can be written to.
+
+    Network file systems lock for writing only what is open for writing; others do not mind, so
+    that somebody else's file serves as well if it can be read.
+    """
+    try:
+        while True:
+            with suppress(FileNotFoundError):
+                return _open_existing(path)
+            # Not with one call: systems may refuse to "create" somebody else's file.
+            with suppress(FileExistsError):
+                return _opened(lambda: _create(path)), True
+    except OSError as error:
+        raise failure(error, "open the lock file", str(path)) from error
+
+
+def _open_existing(path: Path) -> tuple[int, bool]:
+    try:
+        return _opened(lambda: os.open(path, os.O_RDWR | _FLAGS)), True
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise
+    return _opened(lambda: os.open(path, os.O_RDONLY | _FLAGS)), False
+
+
+def _opened(act: Callable[[], int]) -> int:
+    """What `act` opens, noted before any fork can see it."""
+    with _Opened.guard:
+        descriptor = act()
+        _Opened.descriptors.add(descriptor)
+    return descriptor
+
+
+def _create(path: Path) -> int:
+    """Make a lock file that can be written to by everybody who can write into its folder."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        _make_folder(path.parent)
+        descriptor = os.open(path, flags, 0o666)
+    with suppress(OSError):
+        os.fchmod(descriptor, 0o666 & path.parent.stat().st_mode)
+    return descriptor
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the locks as open as the one it is in, whatever the umask."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir()
+        with suppress(OSError):
+            folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode))
+
+
+def _release(descriptor: int) -> None:
+    """Unlock and close. What was done under the lock is done, so nothing is raised."""
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    with _Opened.guard:
+        _Opened.descriptors.discard(descriptor)
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -138,22 +220,27 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _refusal(error: OSError, path: Path) -> StorageError:
+def _refusal(error: OSError, path: Path, is_writable: bool) -> StorageError:
     if error.errno in _UNSUPPORTED:
         return UnsafeStorageError(
             f"the file system of {path.parent.parent} has no file locks "
             f"({os.strerror(error.errno or 0)}): concurrent commits would be lost there. Put the "
             "repository on another file system or on object storage"
         )
-    return StorageError(f"cannot lock {path}: {os.strerror(error.errno or 0)}")
+    if error.errno == errno.EBADF and not is_writable:
+        return AccessDeniedError(
+            f"may not lock {path}: this file system locks only what may be written to, and the "
+            f"file may not. Let everybody who commits write to the files in {path.parent}"
+        )
+    return failure(error, "lock", str(path))
 
 
 def _lockable_here(path: Path) -> bool:
-    descriptor = _open(path)
+    descriptor, _ = _open(path)
     try:
         return _try_lock(descriptor)
     finally:
-        os.close(descriptor)
+        _release(descriptor)
 
 
 def _kept_by_the_kernel(path: Path) -> bool:
@@ -185,23 +272,33 @@ sys.exit(0)
 
 def _lockable_elsewhere(path: Path) -> bool:
     command = [sys.executable, "-I", "-S", "-c", _OTHER, str(path)]
-    other = subprocess.run(command, check=False, capture_output=True, timeout=60)  # noqa: S603
+    try:
+        other = subprocess.run(command, check=False, capture_output=True, timeout=60)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StorageError(
+            f"cannot find out whether the lock {path} keeps other processes out: "
+            f"{type(error).__name__} when one was started to try it"
+        ) from error
     return other.returncode != 7
 
 
-def _remove_if_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT}:
-            raise
+def _before_fork() -> None:
+    _Opened.guard.acquire()
+
+
+def _after_fork() -> None:
+    _Opened.guard.release()
 
 
 def _close_inherited() -> None:
     # A forked child's copy of the descriptor would keep the lock alive after its holder was killed.
-    for descriptor in tuple(_held):
-        os.close(descriptor)
-    _held.clear()
+    for descriptor in tuple(_Opened.descriptors):
+        with suppress(OSError):
+            os.close(descriptor)
+    _Opened.descriptors.clear()
+    _Opened.guard = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_close_inherited
+)
