@@ -49,3 +49,16 @@ class TransactionLog:
     """Per array its coordinates; the arrays in the order of their ids."""
     moves: tuple[Move, ...] = ()
     """Net moves, descendants of a moved group included; only in generation `2`."""
+
+    @property
+    def renamed(self) -> frozenset[NodeId]:
+        """Nodes that got another path where logs know no moves: deleted and created under one id.
+
+        Every other new node has an id that no node had before.
+        """
+        return (self.new_groups & self.deleted_groups) | (self.new_arrays & self.deleted_arrays)
+
+    @property
+    def moves_nodes(self) -> bool:
+        """Whether the commit gave nodes other paths, in either form."""
+        return bool(self.moves or self.renamed)

@@ -8,6 +8,9 @@ official library, plus what it misses for that: a node created below a group tha
 deleted or replaced, or below what the other side made an array; a node that one side deleted and
 the other replaced; and chunks written into an array that the other side shrank, or whose chunks it
 gave another meaning.
+
+Where logs know no moves, a node that the other side moved counts as deleted at its old path and as
+new at the other one.
 """
 
 from __future__ import annotations
@@ -302,8 +305,12 @@ def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator
 
 def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
     log = theirs.log
-    gone = _gone(log)
+    gone, renamed = _gone(log), log.renamed
     for node_id, node in ours.deleted.items():
+        if node_id in renamed:
+            # It is elsewhere, not gone: neither side's wish holds if the other comes first.
+            yield Conflict(ConflictType.MoveOperationCannotBeRebased, node.path, node_id)
+            continue
         replaced = node_id in gone and (
             node.path in ours.created or node.path in theirs.after.nodes
         )

@@ -1,8 +1,9 @@
 """What a commit changed, found by comparing its snapshot with the parent. Pure.
 
-Two early generations keep no transaction logs. Nodes are compared by id and document, chunks by
-the references in those manifests that only one side names, in columns. A chunk that was written
-again with the very same reference, or that fell off when its array shrank, is not a change here.
+Two early generations keep no transaction logs. Nodes are compared by id, path and document; one
+with another path was deleted and created. Chunks are compared by the references in those manifests
+that only one side names, in columns. A chunk that was written again with the very same reference,
+or that fell off when its array shrank, is not a change here.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ def derive_log(before: Snapshot, after: Snapshot, references: References) -> Tra
     """The log of the commit that made `after` of its parent `before`."""
     old = {node.id: node for node in before.nodes.values()}
     new = {node.id: node for node in after.nodes.values()}
-    created = [new[node_id] for node_id in new.keys() - old.keys()]
-    deleted = [old[node_id] for node_id in old.keys() - new.keys()]
     kept = [(old[node_id], new[node_id]) for node_id in old.keys() & new.keys()]
-    updated = [now for was, now in kept if was.user_data != now.user_data or was.path != now.path]
-    chunks = {node.id: _all_rows(node, references) for node in created if node.array}
+    renamed = [(was, now) for was, now in kept if was.path != now.path]
+    fresh = [new[node_id] for node_id in new.keys() - old.keys()]
+    created = fresh + [now for _, now in renamed]
+    deleted = [old[node_id] for node_id in old.keys() - new.keys()] + [was for was, _ in renamed]
+    updated = [now for was, now in kept if was.user_data != now.user_data and was.path == now.path]
+    chunks = {node.id: _all_rows(node, references) for node in fresh if node.array}
     chunks |= {now.id: _changed(was, now, references) for was, now in kept if was.array}
     return TransactionLog(
         id=after.id,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
 from airflow_provider_icechunk.format.wire.distinct import first_rows
 from airflow_provider_icechunk.repository.assets import Assets
+from airflow_provider_icechunk.repository.moves import net_moves
 from airflow_provider_icechunk.repository.world import from_micros
 
 
@@ -51,7 +52,10 @@ class Diff:
     updated_groups: set[str] = field(default_factory=set)
     updated_arrays: set[str] = field(default_factory=set)
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
-    """Old and new path of each moved node, in the order of the moves; generation `2` only."""
+    """Old and new path of each moved node, in the order of the moves.
+
+    Where logs know no moves: of each node that ended up elsewhere, by the new paths' segments.
+    """
     chunk_columns: Mapping[str, Coordinates] = field(default_factory=dict, compare=False)
     """Changed chunks of each array as `(n, d)` columns; `updated_chunks` makes lists of them."""
 
@@ -180,9 +184,28 @@ def diff_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> Diff:
 
 def combine(logs: Iterable[TransactionLog], before: Snapshot, after: Snapshot) -> Diff:
     """One difference from several logs; nodes that exist on neither side are left out."""
-    paths = {node.id: path for path, node in before.nodes.items()}
-    paths |= {node.id: path for path, node in after.nodes.items()}
-    return combine_paths(list(logs), paths)
+    changes = list(logs)
+    old = {node.id: path for path, node in before.nodes.items()}
+    new = {node.id: path for path, node in after.nodes.items()}
+    renamed = {node_id for log in changes for node_id in log.renamed}
+    if not renamed:
+        return combine_paths(changes, old | new)
+    moves = [move for move in net_moves(before.nodes, after.nodes) if move.node_id in renamed]
+    plain = [_without(log, renamed & old.keys(), renamed & new.keys()) for log in changes]
+    diff = combine_paths(plain, old | new)
+    ended = [(move.source, move.target) for move in moves]
+    return replace(diff, moved_nodes=diff.moved_nodes + ended)
+
+
+def _without(log: TransactionLog, made: Set[NodeId], gone: Set[NodeId]) -> TransactionLog:
+    """The log without the creation and the deletion of some nodes."""
+    return replace(
+        log,
+        new_groups=log.new_groups - made,
+        new_arrays=log.new_arrays - made,
+        deleted_groups=log.deleted_groups - gone,
+        deleted_arrays=log.deleted_arrays - gone,
+    )
 
 
 def combine_paths(logs: list[TransactionLog], paths: Mapping[NodeId, str]) -> Diff:

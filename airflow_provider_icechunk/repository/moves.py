@@ -11,10 +11,10 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     NotFoundError,
 )
-from airflow_provider_icechunk.format.ids import NodeId
+from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.format.names import ROOT, is_below, parent_path
 from airflow_provider_icechunk.format.snapshot import Node, in_order
-from airflow_provider_icechunk.format.transactions import Move, in_target_order
+from airflow_provider_icechunk.format.transactions import Move, TransactionLog, in_target_order
 from airflow_provider_icechunk.repository.conflicts import Collision, Conflict, ConflictType
 
 Tree = Mapping[str, Node]
@@ -47,12 +47,33 @@ def moved(nodes: Tree, source: str, target: str) -> dict[str, Node]:
 
 
 def net_moves(before: Tree, after: Tree) -> tuple[Move, ...]:
-    """Nodes that have another path than before, in the order of their new paths' segments."""
+    """Nodes of both that have another path than before, by the segments of their new paths."""
     paths = {node.id: path for path, node in before.items()}
     return in_target_order(
         Move(node.id, not node.is_group, paths[node.id], path)
         for path, node in after.items()
-        if paths[node.id] != path
+        if paths.get(node.id, path) != path
+    )
+
+
+def log_of_moves(
+    identity: SnapshotId, moves: Sequence[Move], *, logs_moves: bool
+) -> TransactionLog:
+    """The log of a commit that does nothing but move nodes.
+
+    Without `logs_moves` they are deleted and created, under their own ids, so that every reader of
+    such logs finds a conflict with what somebody did to them at their old paths.
+    """
+    if logs_moves:
+        return TransactionLog(identity, moves=tuple(moves))
+    groups = frozenset(move.node_id for move in moves if not move.is_array)
+    arrays = frozenset(move.node_id for move in moves if move.is_array)
+    return TransactionLog(
+        identity,
+        new_groups=groups,
+        new_arrays=arrays,
+        deleted_groups=groups,
+        deleted_arrays=arrays,
     )
 
 

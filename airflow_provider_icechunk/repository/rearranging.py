@@ -1,7 +1,8 @@
-"""A session that gives nodes other paths and does nothing else; generation `2` only.
+"""A session that gives nodes other paths and does nothing else.
 
-Node ids, manifests and chunks stay: a move of any size is one small commit. Others cannot rebase
-over it. It is rebased over others who left the nodes that it moves, and their new places, alone.
+Node ids, manifests and chunks stay: a move of any size is one small commit. It is rebased over
+others who left the nodes that it moves, and their new places, alone. In generation `2` nobody can
+rebase over it; in the others, whose logs know no moves, those can who left the moved nodes alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 from airflow_provider_icechunk.format.generations.v2.flags import Feature, is_enabled
 from airflow_provider_icechunk.format.names import check_node_path
 from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.format.transactions import Move, TransactionLog
+from airflow_provider_icechunk.format.transactions import Move
 from airflow_provider_icechunk.repository.amending import amend
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import Collision, ConflictSolver
@@ -22,7 +23,12 @@ from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.history import Diff, logs_since_parent
 from airflow_provider_icechunk.repository.ledgers.base import Behind
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
-from airflow_provider_icechunk.repository.moves import moved, net_moves, rebase_moves
+from airflow_provider_icechunk.repository.moves import (
+    log_of_moves,
+    moved,
+    net_moves,
+    rebase_moves,
+)
 from airflow_provider_icechunk.repository.session import Session, SessionMode
 
 
@@ -41,14 +47,8 @@ class RearrangeSession(Session):
         branch: str,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(engine.ledger, V2Ledger):
-            raise UnsupportedError(
-                "nodes can be moved in repositories of generation `2` only; this one is of "
-                f"generation `{engine.generation}`"
-            )
         super().__init__(engine, base, metadata=metadata)
         self._branch = branch
-        self._ledger = engine.ledger
         self._start = base
 
     @property
@@ -91,7 +91,9 @@ class RearrangeSession(Session):
     def _check_open(self) -> None:
         if self._branch is None:
             raise SessionError("this session has committed; open another one")
-        if not is_enabled(self._ledger.info(), Feature.MOVE_NODE):
+        ledger = self._engine.ledger
+        ledger.check_writable()
+        if isinstance(ledger, V2Ledger) and not is_enabled(ledger.info(), Feature.MOVE_NODE):
             raise UnsupportedError(f"feature `move_node` is disabled in {self.location}")
 
     def _store_snapshot(self, message: str, metadata: dict[str, Any]) -> Snapshot:
@@ -101,7 +103,9 @@ class RearrangeSession(Session):
             ChangeSet(),
             message=message,
             metadata=metadata,
-            log=lambda log: TransactionLog(log.id, moves=moves),
+            log=lambda log: log_of_moves(
+                log.id, moves, logs_moves=self._engine.generation.logs_moves
+            ),
         )
 
     def _amended(self, message: str, metadata: dict[str, Any]) -> Snapshot | Behind:
@@ -122,6 +126,7 @@ class RearrangeSession(Session):
         del solver  # Nothing about moves is left to be decided.
         logs = logs_since_parent(self._engine.assets, commit)
         theirs = tuple(move for log in logs for move in log.moves)
+        theirs = theirs or net_moves(self._start.nodes, commit.nodes)
         verdict = rebase_moves(self._start.nodes, self.tree.base.nodes, theirs, commit.nodes)
         if isinstance(verdict, Collision):
             raise self._collided(commit, verdict)

@@ -26,7 +26,7 @@ def changes_between(engine: Engine, older: SnapshotId, newer: SnapshotId) -> Cha
             "from one to the other"
         )
     logs = [log for commit in commits for log in logs_since_parent(engine.assets, commit)]
-    if any(log.moves for log in logs):
+    if any(log.moves_nodes for log in logs):
         raise SessionError(
             "commits that moved nodes cannot be made again on another branch; move that branch "
             "forward to them while it stands still"

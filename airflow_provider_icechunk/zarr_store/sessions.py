@@ -144,7 +144,7 @@ class Repository(BaseRepository[Session]):
     session_class = Session
 
     def rearrange_session(self, branch: str) -> RearrangeSession:
-        """A session that gives nodes at the head of `branch` other paths; generation `2` only."""
+        """A session that gives nodes at the head of `branch` other paths, and does nothing else."""
         base = self._engine.assets.snapshot(self._branch_head(branch))
         return RearrangeSession(
             self._engine, base, branch=branch, metadata=self._default_commit_metadata

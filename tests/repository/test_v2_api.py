@@ -129,8 +129,6 @@ def test_older_generations_say_that_they_have_none_of_this():
     for call in (repo.get_metadata, repo.get_status, repo.feature_flags, lambda: [*repo.ops_log()]):
         with pytest.raises(UnsupportedError, match="generation `2`"):
             call()
-    with pytest.raises(UnsupportedError, match="generation `2`"):
-        repo.rearrange_session("main")
     session = repo.writable_session("main")
     zarr.open_group(session.store, mode="a")
     with pytest.raises(UnsupportedError, match="generation `2`"):

@@ -119,6 +119,25 @@ def race_moves(
     ]
 
 
+_BEGUN: dict[str, Any] = {}
+"""The session that `begin` left to `end`."""
+
+
+def begin(library: Any, repo: Any, *, branch: str, edits: list[list[Any]]) -> None:
+    """Edit the head of a branch in a session that a later turn commits."""
+    del library
+    session = _BEGUN["session"] = repo.writable_session(branch)
+    for name, *rest in edits:
+        EDITS[name](session, *rest)
+
+
+def end(library: Any, repo: Any, *, message: str) -> str:
+    """Commit what was begun, rebased over all that was committed meanwhile."""
+    del repo
+    session = _BEGUN.pop("session")
+    return session.commit(message, rebase_with=library.BasicConflictSolver())
+
+
 def expire(library: Any, repo: Any, *, number: int) -> list[str]:
     """Expire what is older than the `number`-th snapshot of `main`."""
     del library
@@ -256,6 +275,8 @@ ACTIONS = {
     "rearrange": rearrange,
     "race": race,
     "race moves": race_moves,
+    "begin": begin,
+    "end": end,
     "expire": expire,
     "collect": collect,
     "name": name_version,

@@ -50,6 +50,11 @@ class Generation(StrEnum):
         return self not in _EARLY
 
     @property
+    def logs_moves(self) -> bool:
+        """Whether logs know moves; if not, a moved node is logged as deleted and created."""
+        return self is Generation.V2
+
+    @property
     def marks_objects(self) -> bool:
         """Whether objects carry metadata of the store that says what they are."""
         return self not in _EARLY
