@@ -14,7 +14,11 @@ import numpy as np
 
 from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_coordinates
-from airflow_provider_icechunk.format.generations.alpha.scalars import decode_node_id, encode_id
+from airflow_provider_icechunk.format.generations.alpha.scalars import (
+    check_version,
+    decode_node_id,
+    encode_id,
+)
 from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import sort_keys
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
@@ -33,7 +37,10 @@ from airflow_provider_icechunk.format.wire.messagepack import (
 def decode_log(payload: bytes | memoryview, expected: SnapshotId, *, where: str) -> TransactionLog:
     """The log in an unpacked payload; it holds no id of its own, so it gets that of its file."""
     value = unpack(payload, where=where)
-    items = as_array(value, "the transaction log", where=where, sizes=(7, 8))[-7:]
+    record = as_array(value, "the transaction log", where=where, sizes=(7, 8))
+    items = record[-7:]
+    if len(record) > len(items):
+        check_version(record[0], where=where)
     new_groups, new_arrays, deleted_groups, deleted_arrays, attributes, zarr = (
         _read_ids(item, where) for item in items[:6]
     )

@@ -18,6 +18,8 @@ from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_rows
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
+    check_flags,
+    check_version,
     decode_manifest_id,
     decode_node_id,
     encode_id,
@@ -62,6 +64,9 @@ def decode_manifest(payload: bytes, expected: ManifestId, *, where: str) -> Mani
         return Manifest(expected, {node: arrays[node] for node in sorted(arrays)})
     value = unpack(payload, where=where)
     items = as_array(value, "the manifest", where=where, sizes=(2, 3, 4))
+    if len(items) > 2:
+        check_version(items[0], where=where)
+        check_flags(items[1], where=where)
     if len(items) != 3:
         _check_id(decode_manifest_id(items[-2], where=where), expected, where)
     entries = as_pairs(items[-1], "the references", where=where)

@@ -18,8 +18,15 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
     decode_base32,
 )
-from airflow_provider_icechunk.format.wire.messagepack import Value, as_text, is_array
+from airflow_provider_icechunk.format.wire.messagepack import (
+    Value,
+    as_number,
+    as_pairs,
+    as_text,
+    is_array,
+)
 
+_LAST_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIME = re.compile(
@@ -56,6 +63,18 @@ def decode_node_id(value: Value, *, where: str) -> NodeId:
     if type(value) is int and 0 <= value < 1 << 32:
         return NodeId(value.to_bytes(NODE_ID_SIZE, "big"))
     return NodeId(decode_id(value, "the id of a node", where=where, size=NODE_ID_SIZE))
+
+
+def check_version(value: Value, *, where: str) -> None:
+    """Refuse a record of a version that nobody ever wrote."""
+    as_number(value, "the version of a record", where=where, most=_LAST_VERSION)
+
+
+def check_flags(value: Value, *, where: str) -> None:
+    """Refuse flags: no writer set any, so what one would mean is not known."""
+    flags = as_pairs(value, "the flags of a record", where=where)
+    if flags:
+        raise FormatError(f"{where}: has the unknown flag {repr(flags[0][0])[:60]}")
 
 
 def encode_id(identity: bytes) -> bytes:

@@ -12,6 +12,8 @@ from typing import Any
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
+    check_flags,
+    check_version,
     decode_manifest_id,
     decode_node_id,
     decode_snapshot_id,
@@ -66,6 +68,7 @@ from airflow_provider_icechunk.format.zarr_metadata import rebuild_document, spl
 _FIRST, _SECOND, _LAST = 11, 9, 8
 """Items of the snapshot record in the three shapes."""
 _NIL = b"\xc0"
+_U16, _U32 = (1 << 16) - 1, (1 << 32) - 1
 _SINGLE_FLOATS = ("Float16", "Float32", "Complex64")
 
 
@@ -140,7 +143,11 @@ def _read_record(payload: bytes | memoryview, where: str) -> _Record:
     record = as_array(value, "the snapshot", where=where, sizes=(_LAST, _SECOND, _FIRST))
     if len(record) == _LAST:
         return _read_last(record, where)
-    return _read_with_history(record[-_SECOND:], where, first_shape=len(record) == _FIRST)
+    first_shape = len(record) == _FIRST
+    if first_shape:
+        check_version(record[0], where=where)
+        check_flags(record[1], where=where)
+    return _read_with_history(record[-_SECOND:], where, first_shape=first_shape)
 
 
 def _read_last(record: Array, where: str) -> _Record:
@@ -159,23 +166,38 @@ def _read_last(record: Array, where: str) -> _Record:
 
 
 def _read_with_history(record: Array, where: str, *, first_shape: bool) -> _Record:
-    files, attribute_files, _total, _short_term, history, own, _started_at, metadata, nodes = record
-    ancestors = as_array(history, "the history", where=where)
-    identity, flushed_at, message = as_array(own, "the metadata", where=where, sizes=(3,))
-    parent = None
-    if ancestors:
-        newest = as_array(ancestors[0], "an ancestor", where=where, sizes=(3,))
-        parent = decode_snapshot_id(newest[0], where=where)
+    files, attribute_files, total, short_term, history, own, started_at, metadata, nodes = record
+    entries = as_array(history, "the history", where=where)
+    ancestors = [_read_ancestor(entry, where) for entry in entries]
+    identity, flushed_at, message = _read_ancestor(own, where)
+    listed = as_number(short_term, "the number of ancestors listed", where=where, most=_U16)
+    counted = as_number(total, "the number of ancestors", where=where, most=_U32)
+    if listed != len(ancestors) or counted < listed:
+        raise FormatError(
+            f"{where}: {len(ancestors)} ancestors are listed, {listed} counted, of {counted} in all"
+        )
+    decode_time(started_at, where=where)
+    parent = ancestors[0][0] if ancestors else None
     return _Record(
-        id=decode_snapshot_id(identity, where=where),
+        id=identity,
         parent=parent,
-        flushed_at=decode_time(flushed_at, where=where),
-        message=as_text(message, "the message", where=where),
+        flushed_at=flushed_at,
+        message=message,
         metadata=_metadata(metadata, where),
         manifest_files=_read_files(files, where, sized=False),
         attribute_files=_attribute_files(attribute_files, where),
         nodes=nodes,
         may_be_misnamed=first_shape and parent is None,
+    )
+
+
+def _read_ancestor(value: Value, where: str) -> tuple[SnapshotId, int, str]:
+    """Id, time and message of a snapshot."""
+    identity, written_at, message = as_array(value, "a snapshot", where=where, sizes=(3,))
+    return (
+        decode_snapshot_id(identity, where=where),
+        decode_time(written_at, where=where),
+        as_text(message, "the message", where=where),
     )
 
 
@@ -203,6 +225,8 @@ def _read_file(value: Value, where: str, *, sized: bool) -> ManifestFile:
     file = as_array(value, "a manifest", where=where, sizes=(2, 3, 4))
     size: Value = 0
     count: Value = 0
+    if not sized or len(file) == 4:
+        check_version(file[1], where=where)
     if len(file) == 4:
         size, count = file[2:]
     elif len(file) == 3:
