@@ -100,7 +100,7 @@ class LocalStorage:
         except OSError as error:
             raise files.failure(error, "read", path) from error
         finally:
-            os.close(found.descriptor)
+            files.close(found.descriptor)
 
     def get_into(self, key: str, start: int, space: memoryview) -> int | None:
         """Fill `space` with the bytes of an object from `start` on; how many there were."""
@@ -113,7 +113,7 @@ class LocalStorage:
         except OSError as error:
             raise files.failure(error, "read", path) from error
         finally:
-            os.close(found.descriptor)
+            files.close(found.descriptor)
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
         """`get` for many at once; results in the order of requests."""
@@ -135,10 +135,7 @@ class LocalStorage:
         try:
             match expect:
                 case Anything():
-                    staged, made = self._stage(path, data)
-                    version = self._version_of(staged)
-                    self._overwrite(staged, path, made)
-                    return Written(version)
+                    return self._replace(path, data)
                 case Absent():
                     return self._create(key, path, data)
                 case Exactly(version):
@@ -177,7 +174,7 @@ class LocalStorage:
         found = files.open_file(path)
         if found is None:
             return None
-        os.close(found.descriptor)
+        files.close(found.descriptor)
         return Listed(key, found.status.st_size, found.status.st_mtime_ns // 1000)
 
     def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
@@ -212,8 +209,10 @@ class LocalStorage:
             return datetime.now(UTC)
         try:
             return files.written_at(os.fstat(descriptor))
+        except OSError as error:
+            raise files.failure(error, "ask the time of", path) from error
         finally:
-            os.close(descriptor)
+            files.close(descriptor)
             files.discard(path)
 
     def check_conditional_writes(self) -> None:
@@ -240,6 +239,16 @@ class LocalStorage:
         self._move(staged, path)
         if self._durable:
             self._unsettled.remember(path, made)
+
+    def _replace(self, path: str, data: Data) -> PutOutcome:
+        staged, made = self._stage(path, data)
+        try:
+            version = self._version_of(staged)
+        except StorageError:
+            files.discard(staged)
+            raise
+        self._overwrite(staged, path, made)
+        return Written(version)
 
     def _create(self, key: str, path: str, data: Data) -> PutOutcome:
         if os.path.lexists(path):
@@ -285,13 +294,13 @@ class LocalStorage:
 
     def _remove(self, keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
         """Remove files whose keys share a lock; which of them could not be, and why."""
-        if not any(os.path.lexists(paths[key]) for key in keys):
+        if all(_is_gone(paths[key]) for key in keys):
             return {}
         try:
             with self._locks.holding(keys[0]):
                 return _unlink(keys, paths)
         except StorageError as error:
-            present = [key for key in keys if os.path.lexists(paths[key])]
+            present = [key for key in keys if not _is_gone(paths[key])]
             return dict.fromkeys(present, error.message)
 
     def _folder_of(self, path: str) -> tuple[str, list[str]]:
@@ -329,8 +338,19 @@ class LocalStorage:
         except OSError as error:
             raise OutcomeUnknownError(
                 f"{path} is written, but may not have reached the disk: "
-                f"{os.strerror(error.errno or 0)}. Check the disk, and read before writing again"
+                f"{files.reason_of(error)}. Check the disk, and read before writing again"
             ) from error
+
+
+def _is_gone(path: str) -> bool:
+    """Whether there is surely nothing; what cannot be looked at may be there."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _unlink(keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:

@@ -36,7 +36,10 @@ class SafePaths:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = Path(os.path.realpath(root))
+        try:
+            self.root = Path(os.path.realpath(root))
+        except OSError as error:
+            raise failure(error, "find", str(root)) from error
         self._prefix = f"{self.root}/"
         self._checked = {str(self.root)}
 
@@ -73,7 +76,7 @@ def outside(path: str) -> StorageError:
 
 def failure(error: OSError, doing: str, path: str) -> StorageError:
     """The error of this package for an error of the operating system."""
-    reason = os.strerror(error.errno or 0)
+    reason = reason_of(error)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return AccessDeniedError(f"may not {doing} {path}: {reason}")
     if error.errno == errno.ELOOP:
@@ -81,9 +84,20 @@ def failure(error: OSError, doing: str, path: str) -> StorageError:
     return StorageError(f"cannot {doing} {path}: {reason}")
 
 
+def reason_of(error: OSError) -> str:
+    """Why the operating system refused."""
+    return os.strerror(error.errno) if error.errno else type(error).__name__
+
+
+def close(descriptor: int) -> None:
+    """Close what was only read: an error then says nothing about what was read."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A regular file opened for reading; close it with `os.close(descriptor)`."""
+    """A regular file opened for reading; close its descriptor with `close`."""
 
     descriptor: int
     status: os.stat_result
@@ -140,9 +154,13 @@ def open_file(path: str) -> OpenFile | None:
         return None
     except OSError as error:
         raise failure(error, "read", path) from error
-    status = os.fstat(descriptor)
+    try:
+        status = os.fstat(descriptor)
+    except OSError as error:
+        close(descriptor)
+        raise failure(error, "read", path) from error
     if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
+        close(descriptor)
         return None
     return OpenFile(descriptor, status)
 
@@ -154,8 +172,10 @@ def current_version(path: str) -> Version | None:
         return None
     try:
         return found.version()
+    except OSError as error:
+        raise failure(error, "read", path) from error
     finally:
-        os.close(found.descriptor)
+        close(found.descriptor)
 
 
 def written_at(status: os.stat_result) -> datetime:
@@ -172,21 +192,24 @@ def stage(folder: str, data: Data, *, durable: bool, later_than: int = 0) -> str
     """Write `data` to an unfinished file in `folder`, and give its path.
 
     Its time is made later than `later_than`, so that a rewrite never has an earlier state's time.
-    A process that dies leaves the file behind; it is not listed by anyone and harms nobody.
+    A process that dies leaves the file behind; it is not listed by anyone and harms nobody, and a
+    collection removes it.
     """
     path = f"{folder}/{staging_name()}"
     descriptor = os.open(path, _STAGE, 0o666)
     try:
-        _write(descriptor, data)
-        if os.fstat(descriptor).st_mtime_ns <= later_than:
-            os.utime(descriptor, ns=(later_than + 1, later_than + 1))
-        if durable:
-            os.fsync(descriptor)
+        try:
+            _write(descriptor, data)
+            if os.fstat(descriptor).st_mtime_ns <= later_than:
+                os.utime(descriptor, ns=(later_than + 1, later_than + 1))
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            # Network file systems may tell only here that the bytes did not arrive.
+            os.close(descriptor)
     except BaseException:
-        os.close(descriptor)
         discard(path)
         raise
-    os.close(descriptor)
     return path
 
 
@@ -197,8 +220,8 @@ def _write(descriptor: int, data: Data) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove an unfinished file if it is still there."""
-    with suppress(FileNotFoundError):
+    """Remove an unfinished file if it is still there; if that fails, a collection will."""
+    with suppress(OSError):
         os.unlink(path)  # noqa: PTH108 - a `Path` costs as much as the removal
 
 
@@ -231,7 +254,7 @@ def sync_path(path: str) -> None:
         if error.errno not in {errno.EINVAL, errno.ENOTSUP} or not Path(path).is_dir():
             raise
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 class Unsettled:
@@ -248,20 +271,21 @@ class Unsettled:
         self._files: set[str] = set()
         self._folders: set[str] = set()
         self._anchored: set[str] = {root}
-        self._failed: set[str] = set()
+        self._failed: dict[str, str] = {}
 
     def remember(self, path: str, made: Iterable[str]) -> None:
         """Note a written file, and the folders that got a new folder for it."""
         with self._lock.get():
             self._files.add(path)
             self._folders.update(self._chain(_folder(path)), made)
-            self._failed.discard(path)
+            self._failed.pop(path, None)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Deleted files need no durability."""
         with self._lock.get():
-            self._files.difference_update(paths)
-            self._failed.difference_update(paths)
+            for path in paths:
+                self._files.discard(path)
+                self._failed.pop(path, None)
 
     def sync_entry(self, path: str, made: Iterable[str]) -> None:
         """Make the entry of one file durable at once, and the folders that lead to it."""
@@ -279,15 +303,16 @@ class Unsettled:
             with self._lock.get():
                 files, self._files = self._files, set()
                 folders, self._folders = self._folders, set()
-            failed = {*_sync_all(files), *_sync_all(folders)}
+            failed = {**_sync_all(files), **_sync_all(folders)}
             with self._lock.get():
                 self._failed |= failed
                 if not failed:
                     self._anchored |= folders
             if self._failed:
+                path = min(self._failed)
                 raise StorageError(
                     f"{len(self._failed)} file(s) may not have reached the disk, among them "
-                    f"{min(self._failed)}. Check the disk, then write them again"
+                    f"{path} ({self._failed[path]}). Check the disk, then write them again"
                 )
 
     def _chain(self, folder: str) -> list[str]:
@@ -306,14 +331,16 @@ def _folder(path: str) -> str:
     return path[: path.rindex("/")]
 
 
-def _sync_all(paths: set[str]) -> list[str]:
-    tried = run_all(_try_sync, sorted(paths), at_once=FSYNCS_AT_ONCE)
-    return [path for path in tried if path is not None]
+def _sync_all(paths: set[str]) -> dict[str, str]:
+    """Sync files or folders; which of them could not be, and why."""
+    wanted = sorted(paths)
+    tried = run_all(_try_sync, wanted, at_once=FSYNCS_AT_ONCE)
+    return {path: reason for path, reason in zip(wanted, tried, strict=True) if reason is not None}
 
 
 def _try_sync(path: str) -> str | None:
     try:
         sync_path(path)
-    except OSError:
-        return path
+    except OSError as error:
+        return reason_of(error)
     return None

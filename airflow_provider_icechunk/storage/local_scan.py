@@ -74,8 +74,11 @@ def _entries(folder: str, key: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    if entry.is_file(follow_symlinks=False):
-        return False
-    if entry.is_symlink():
-        raise outside(entry.path)
-    return entry.is_dir(follow_symlinks=False)
+    try:
+        if entry.is_file(follow_symlinks=False):
+            return False
+        if entry.is_symlink():
+            raise outside(entry.path)
+        return entry.is_dir(follow_symlinks=False)
+    except OSError as error:
+        raise failure(error, "look at", entry.path) from error
