@@ -17,6 +17,8 @@ MAIN = "main"
 
 _NEW_REF_NAME = re.compile(r"[A-Za-z0-9._-](?:[A-Za-z0-9._ -]*[A-Za-z0-9._-])?")
 _MAX_NAME = 240
+_MAX_LISTED_NAME = 255
+"""Other software creates longer names than are created here: as long as a file name can be."""
 _MAX_INDEX = (1 << 32) - 1
 
 
@@ -43,10 +45,11 @@ def check_new_ref_name(name: str, what: str = "branch") -> str:
 
 def check_ref_name(name: str, what: str = "branch") -> str:
     """`name`, if it can be looked up: one path segment that cannot leave its folder."""
-    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > _MAX_NAME:
+    longest = _MAX_LISTED_NAME
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > longest:
         raise InvalidInputError(
-            f"{name[:80]!r} cannot be the name of a {what}: it must be one segment, not empty, "
-            "without `/` and not `.` or `..`",
+            f"{name[:80]!r} cannot be the name of a {what}: it must be one segment of at most "
+            f"{longest} characters, not empty, without `/` and not `.` or `..`",
             kind=Kind.INVALID_NAME,
         )
     return name

@@ -15,7 +15,6 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _STAGED = re.compile(r"#[0-9]+$")
 _BUCKET = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,254}")
 _PLAIN = r"[0-9A-Za-z_][0-9A-Za-z_.\-]{0,62}"
-_PLAIN_SEGMENT = re.compile(_PLAIN)
 _PLAIN_KEY = re.compile(rf"(?:{_PLAIN}/){{0,8}}{_PLAIN}")
 """What nearly all keys look like: nothing of what the rules forbid can be in them."""
 
@@ -68,11 +67,9 @@ def is_staged(name: str) -> bool:
     return "#" in name and _STAGED.search(name) is not None
 
 
-def is_segment(name: str) -> bool:
-    """Whether a name can be one segment of a key."""
-    if _PLAIN_SEGMENT.fullmatch(name) is not None:
-        return True
-    return _segment_problem(name) is None and _FORBIDDEN.search(name) is None
+def is_key(key: str) -> bool:
+    """Whether an object of this name can be read, written and deleted; listings show others too."""
+    return _PLAIN_KEY.fullmatch(key) is not None or _problem(key) is None
 
 
 def _problem(key: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from airflow_provider_icechunk.storage.base import Listed
-from airflow_provider_icechunk.storage.keys import is_segment
+from airflow_provider_icechunk.storage.keys import is_staged
 from airflow_provider_icechunk.storage.local_files import failure, outside
 from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
 
@@ -61,11 +61,17 @@ def _holds_objects(folder: str) -> bool:
 
 
 def _entries(folder: str, key: str) -> Iterator[os.DirEntry[str]]:
-    """Files and folders whose names can be part of a key, as the file system has them."""
+    """Files and folders as the file system has them, but for unfinished files and locks.
+
+    Also those whose names cannot be part of a key: they cannot be read, and whoever must know all
+    that is there, as a collector must, has to learn of them.
+    """
     try:
         with os.scandir(folder) as found:
             for entry in found:
-                if is_segment(entry.name) and (key or entry.name != LOCK_FOLDER):
+                if not key and entry.name == LOCK_FOLDER:
+                    continue
+                if not (is_staged(entry.name) and entry.is_file(follow_symlinks=False)):
                     yield entry
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -138,14 +138,26 @@ class Bucket:
             raise self.error(error, "read", key) from error
 
     def pages(self, prefix: str, *, delimiter: str = "") -> Iterator[ListObjectsV2OutputTypeDef]:
-        """The pages of a listing."""
+        """The pages of a listing, to its end; a store that does not give the rest is an error.
+
+        Half a listing looks like a whole one, and what is missing in it like something deleted.
+        """
         token = ""
         while True:
             page = self._page(prefix, delimiter, token)
+            following = page.get("NextContinuationToken", "")
+            more = page.get("IsTruncated", bool(following))
+            if more and following in ("", token):
+                raise StorageError(
+                    f"{self.location}/{prefix} has more objects than the store lists: an answer is "
+                    "cut short and does not say how to go on (IsTruncated without a new "
+                    "NextContinuationToken). Nothing is decided on half a listing: ask the store's "
+                    "operator, or try another endpoint"
+                )
             yield page
-            token = page.get("NextContinuationToken", "")
-            if not page.get("IsTruncated") or not token:
+            if not more:
                 return
+            token = following
 
     def listed(self, page: ListObjectsV2OutputTypeDef) -> Iterator[Listed]:
         """The objects of a page; markers that some stores keep for folders are none."""

@@ -340,6 +340,40 @@ def test_the_clock_is_the_date_of_the_answer() -> None:
         storage_on(ScriptedClient(list_objects_v2=[{}])).now()
 
 
+def page(*names: str, **more: Any) -> dict[str, Any]:
+    at = datetime(2026, 1, 5, tzinfo=UTC)
+    return {"Contents": [{"Key": f"p/{n}", "Size": 1, "LastModified": at} for n in names], **more}
+
+
+def test_a_listing_goes_on_to_its_end() -> None:
+    pages = [
+        page("a", IsTruncated=True, NextContinuationToken="1"),
+        page("b", NextContinuationToken="2"),
+        page(IsTruncated=True, NextContinuationToken="3"),
+        page("c", IsTruncated=False, NextContinuationToken="4"),
+    ]
+    client = ScriptedClient(list_objects_v2=pages)
+    assert [one.key for one in storage_on(client).scan("")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [page("a", IsTruncated=True)],
+        [page("a", IsTruncated=True, NextContinuationToken="")],
+        [page(IsTruncated=True)],
+        [page("a", IsTruncated=True, NextContinuationToken="1"), page("b", IsTruncated=True)],
+        [page("a", IsTruncated=True, NextContinuationToken="1")] * 2,
+    ],
+)
+def test_half_a_listing_is_an_error_and_never_taken_for_a_whole_one(
+    pages: list[dict[str, Any]],
+) -> None:
+    for look in (lambda s: list(s.scan("")), lambda s: s.list_folders("refs/")):
+        with pytest.raises(StorageError, match="IsTruncated without a new NextContinuationToken"):
+            look(storage_on(ScriptedClient(list_objects_v2=list(pages))))
+
+
 def test_secrets_show_up_nowhere() -> None:
     secret = "very-secret-key"
     made = static_credentials("AKID", secret, "session-" + secret)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
@@ -24,7 +26,7 @@ from airflow_provider_icechunk.format.generations.v1.layout import (
     encode_ref,
 )
 from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32
-from airflow_provider_icechunk.format.names import MAIN, check_ref_name
+from airflow_provider_icechunk.format.names import MAIN
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.ledgers.attribute_store import attribute_files
 from airflow_provider_icechunk.repository.ledgers.base import (
@@ -35,6 +37,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Trust,
 )
 from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
+from airflow_provider_icechunk.repository.ledgers.listed import listed_names
 from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
 from airflow_provider_icechunk.storage.base import (
     Absent,
@@ -226,8 +229,10 @@ class AlphaLedger:
     def _names(self, what: str) -> list[str]:
         prefix = what + self._separator()
         folders = self.storage.list_folders(REFS)
+        if self._separator() == SEPARATORS[0]:
+            _check_one_spelling(folders)
         names = (name.removeprefix(prefix) for name in folders if name.startswith(prefix))
-        return sorted(name for name in names if _is_ref_name(name))
+        return listed_names(names, REFS + prefix, what)
 
     def _create(self, key: str, data: bytes) -> bool:
         outcome = self.storage.put(key, data, expect=Absent(), content_type=_JSON)
@@ -241,9 +246,13 @@ def _id_in_name(name: str) -> SnapshotId | None:
         return None
 
 
-def _is_ref_name(name: str) -> bool:
-    try:
-        check_ref_name(name)
-    except InvalidInputError:
-        return False
-    return True
+def _check_one_spelling(folders: Iterable[str]) -> None:
+    """The first shape has all its references in its own spelling, `main` as well."""
+    kinds = tuple(f"{kind}{SEPARATORS[1]}" for kind in ("branch", "tag"))
+    for name in folders:
+        if name.startswith(kinds):
+            raise FormatError(
+                f"{REFS}{name}/ is a reference in the spelling of October 2024, and branch "
+                f"{MAIN!r} is not: references of two repositories lie in one folder. Move those "
+                "of one of them away"
+            )

@@ -31,7 +31,7 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
     decode_base32,
 )
-from airflow_provider_icechunk.format.names import MAIN, check_ref_name
+from airflow_provider_icechunk.format.names import MAIN
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.ledgers.attribute_store import attribute_files
 from airflow_provider_icechunk.repository.ledgers.base import (
@@ -42,6 +42,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Trust,
 )
 from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
+from airflow_provider_icechunk.repository.ledgers.listed import listed_names
 from airflow_provider_icechunk.repository.ledgers.numbered import NumberedBranches
 from airflow_provider_icechunk.repository.world import to_micros
 from airflow_provider_icechunk.storage.base import (
@@ -83,9 +84,13 @@ class Alpha1Ledger:
     def branches(self) -> dict[str, SnapshotId]:
         """All branches; a folder without numbered files is none."""
         folders = self.storage.list_folders(REFS)
+        kind = ""
         if self.spelling is Spelling.DEVELOPMENT:
-            folders = [name.removeprefix(_BRANCH) for name in folders if name.startswith(_BRANCH)]
-        heads = {name: self._branches.head(name) for name in sorted(filter(_is_name, folders))}
+            kind = _BRANCH
+            _check_one_spelling(folders)
+            folders = [name.removeprefix(kind) for name in folders if name.startswith(kind)]
+        names = listed_names(folders, REFS + kind, "branch")
+        heads = {name: self._branches.head(name) for name in names}
         return {name: head.snapshot for name, head in heads.items() if head is not None}
 
     def branch(self, name: str) -> SnapshotId | None:
@@ -122,7 +127,8 @@ class Alpha1Ledger:
 
     def tags(self) -> dict[str, SnapshotId]:
         """All tags. They lie beside the folders of branches, so every reference is listed."""
-        names = sorted(filter(_is_name, self._tag_names()))
+        kind = _TAG if self.spelling is Spelling.DEVELOPMENT else ""
+        names = listed_names(self._tag_names(), REFS + kind, "tag")
         keys = [tag_key(name, self.spelling) for name in names]
         found = self.storage.get_many([(key, None) for key in keys])
         return {
@@ -253,9 +259,11 @@ def _id_in_name(name: str) -> SnapshotId | None:
         return None
 
 
-def _is_name(name: str) -> bool:
-    try:
-        check_ref_name(name)
-    except InvalidInputError:
-        return False
-    return True
+def _check_one_spelling(folders: list[str]) -> None:
+    """Software of September 2024 wrote all references below `r/`, and all in its own spelling."""
+    for name in folders:
+        if not name.startswith((_BRANCH, _TAG)):
+            raise FormatError(
+                f"{REFS}{name}/ is a reference in another spelling than {REFS}{_BRANCH}{MAIN}/: "
+                "references of two repositories lie in one folder. Move those of one of them away"
+            )

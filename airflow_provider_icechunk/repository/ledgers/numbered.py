@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_icechunk.exceptions import ConflictError, Kind, StorageError
+from airflow_provider_icechunk.exceptions import ConflictError, FormatError, Kind, StorageError
 from airflow_provider_icechunk.format.generations.alpha.layout import sequence_file
+from airflow_provider_icechunk.format.generations.v1.layout import REF_FILE
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 from airflow_provider_icechunk.storage.base import Absent, Storage, Written
@@ -112,12 +113,25 @@ class NumberedBranches:
         )
 
     def _states(self, name: str) -> Iterator[_State]:
-        """All files of a branch, newest first, as their names sort."""
-        prefix = self.prefix(name)
+        """All files of a branch, newest first, as their names sort.
+
+        Other files beside them are passed over; a branch of nothing else is not understood.
+        """
+        prefix, strange, understood = self.prefix(name), None, False
         for item in self.storage.scan(prefix):
-            number = self.parse(item.key.removeprefix(prefix))
+            file = item.key.removeprefix(prefix)
+            number = self.parse(file)
             if number is not None:
+                understood = True
                 yield _State(number, item.key)
+            elif file.endswith(".json") and file != REF_FILE:
+                strange = item.key
+        if strange is not None and not understood:
+            raise FormatError(
+                f"{strange}: not the name of a branch file, and branch {name!r} has no other; "
+                "where the branch is cannot be told. Restore its files, or remove this one if it "
+                "is no reference"
+            )
 
     def _add(self, name: str, number: int, document: bytes) -> bool:
         key = self.prefix(name) + sequence_file(number)

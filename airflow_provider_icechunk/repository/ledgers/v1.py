@@ -33,6 +33,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Trust,
 )
 from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
+from airflow_provider_icechunk.repository.ledgers.listed import listed_names
 from airflow_provider_icechunk.storage.base import Storage, Version, Written
 
 _BRANCH = "branch."
@@ -195,7 +196,8 @@ class V1Ledger:
 
     def _names(self, prefix: str) -> list[str]:
         folders = self.storage.list_folders(REFS)
-        return sorted(name.removeprefix(prefix) for name in folders if name.startswith(prefix))
+        names = (name.removeprefix(prefix) for name in folders if name.startswith(prefix))
+        return listed_names(names, REFS + prefix, prefix.rstrip("."))
 
     def _named(self, prefix: str, key_of: Callable[[str], str]) -> dict[str, SnapshotId]:
         names = self._names(prefix)

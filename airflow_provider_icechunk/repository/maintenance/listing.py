@@ -20,6 +20,7 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
     to_rows,
 )
 from airflow_provider_icechunk.storage.base import Listed, Storage
+from airflow_provider_icechunk.storage.keys import is_key
 
 _PLAIN_NAMES = FileNames()
 _BATCH = 10_000
@@ -170,7 +171,7 @@ def abandoned_jobs(found: Iterable[Listed], before: int) -> JobFiles:
     folders: dict[str, list[Listed]] = {}
     for item in found:
         parts = item.key.split("/")
-        if len(parts) > 2:
+        if len(parts) > 2 and is_key(item.key):
             folders.setdefault(parts[1], []).append(item)
     old = [
         item
