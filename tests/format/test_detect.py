@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import UnsupportedError
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.envelope import MAGIC
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.detect import decide
+from airflow_provider_icechunk.format.generations.fence import fence
 from airflow_provider_icechunk.repository.detection import detect_generation
 from airflow_provider_icechunk.storage.base import Anything
 from airflow_provider_icechunk.storage.memory import MemoryStorage
@@ -33,6 +34,8 @@ def detected(objects: dict[str, bytes]) -> Generation | None:
     [
         ({"repo": REPO}, Generation.V2),
         ({"repo": REPO, **V1_MAIN}, Generation.V2),
+        ({"repo": REPO, "refs/branch.main/ref.json": fence(REF, "2")}, Generation.V2),
+        ({**V1_MAIN, "state.json": fence(b"{}", "1")}, Generation.V1),
         (V1_MAIN, Generation.V1),
         ({**V1_MAIN, **ALPHA_MAIN}, Generation.V1),
         (ALPHA_MAIN, Generation.ALPHA),
@@ -47,10 +50,45 @@ def test_the_newest_entry_point_decides(objects: dict[str, bytes], expected: Gen
     assert detected(objects) is expected
 
 
-@pytest.mark.parametrize("repo", [b"", b"anything", MAGIC, REPO[:38], MANIFEST])
-def test_a_file_called_repo_is_not_enough(repo: bytes) -> None:
-    assert detected({"repo": repo}) is None
-    assert detected({"repo": repo, **V1_MAIN}) is Generation.V1
+def flipped(number: int) -> bytes:
+    """The entry point with one bit of one byte turned."""
+    return bytes(one ^ (number == place) for place, one in enumerate(REPO))
+
+
+DAMAGED = [
+    b"",
+    b"anything",
+    b"\0" * 100,
+    MAGIC,
+    MANIFEST,
+    *(REPO[:size] for size in range(1, 39)),
+    *(flipped(number) for number in (*range(len(MAGIC)), 37)),
+]
+
+
+@pytest.mark.parametrize("beside", [{}, V1_MAIN, ALPHA_MAIN, {"state.json": b"{}"}])
+@pytest.mark.parametrize("repo", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_repo_object_that_is_not_understood_is_an_error_and_never_absent(
+    repo: bytes, beside: dict[str, bytes]
+) -> None:
+    with pytest.raises(FormatError, match=r"memory://.*/repo: its? .*`overwritten/`"):
+        detected({"repo": repo, **beside})
+
+
+@pytest.mark.parametrize(
+    ("objects", "lost"),
+    [
+        ({"refs/branch.main/ref.json": fence(REF, "2")}, "`repo`"),
+        ({"refs/branch.main/ref.json": fence(REF, "2"), **ALPHA_MAIN}, "`repo`"),
+        ({"state.json": fence(b"{}", "2")}, "`repo`"),
+        ({"state.json": fence(b"{}", "1")}, "`refs/branch.main/ref.json`"),
+    ],
+)
+def test_a_fence_without_the_generation_it_points_to_is_an_error(
+    objects: dict[str, bytes], lost: str
+) -> None:
+    with pytest.raises(FormatError, match=f"entry point is gone.*{lost}"):
+        detected(objects)
 
 
 @pytest.mark.parametrize(

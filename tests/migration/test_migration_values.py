@@ -21,13 +21,13 @@ from airflow_provider_icechunk.exceptions import (
 from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.draft.state import decode_state
+from airflow_provider_icechunk.format.generations.fence import behind, fence
 from airflow_provider_icechunk.format.generations.v1 import layout as v1
 from airflow_provider_icechunk.format.generations.v2 import events as ev
 from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs, Native
 from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, ManifestRef
 from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.repository.migration.fences import behind, fence
 from airflow_provider_icechunk.repository.migration.identities import (
     fold,
     fold_rows,

@@ -24,6 +24,7 @@ from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, Storage
 from airflow_provider_icechunk.format.file_marks import file_content_type, file_marks
 from airflow_provider_icechunk.format.generations.base import FileType
 from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.detection import check_newest
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.ledgers.base import Register
 from airflow_provider_icechunk.repository.maintenance.collect_plan import (
@@ -118,6 +119,7 @@ class Collection:
             layout = self._engine.ledger.layout
             stored = list_folder(self._engine.storage, layout, layout.snapshots)
             self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
+        check_newest(self._engine.storage, self._engine.generation)
         for _ in range(_TRIES):
             roots = read_roots(self._engine.ledger, self._old)
             if roots == self._roots:

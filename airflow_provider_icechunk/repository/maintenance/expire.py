@@ -20,6 +20,7 @@ from dataclasses import replace
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.repository.detection import check_newest
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
@@ -48,6 +49,7 @@ def make_expiration_plan(engine: Engine, policy: RetentionPolicy) -> ExpirationP
 
 
 def _plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
+    check_newest(engine.storage, engine.generation)
     if isinstance(engine.ledger, V2Ledger):
         return plan_for_list(engine.ledger.info(), policy)
     if isinstance(engine.ledger, DraftLedger):
@@ -75,6 +77,7 @@ def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> None:
     """
     if plan.is_empty:
         return
+    check_newest(engine.storage, engine.generation)
     if isinstance(engine.ledger, V2Ledger):
         assert plan.policy is not None
         engine.ledger.update(expiration_of(plan.policy))

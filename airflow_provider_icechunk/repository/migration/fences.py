@@ -8,7 +8,6 @@ what it stands for, so that the old references can still be read here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from airflow_provider_icechunk.format.generations.alpha.layout import (
@@ -21,6 +20,7 @@ from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.detect import STATE_KEY
 from airflow_provider_icechunk.format.generations.draft.state import decode_state
+from airflow_provider_icechunk.format.generations.fence import behind, fence
 from airflow_provider_icechunk.format.generations.v1.layout import branch_key, decode_ref
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.ledgers.base import Trust
@@ -34,25 +34,7 @@ from airflow_provider_icechunk.storage.base import (
 )
 from airflow_provider_icechunk.storage.observed import ObservedStorage
 
-_BEGINNING = b'{"migrated_to":"'
 _JSON = "application/json"
-
-
-def fence(document: bytes, target: Generation) -> bytes:
-    """What takes the place of a document: no reader of the old generation can follow it."""
-    rest = json.dumps(document.decode(errors="surrogateescape"), ensure_ascii=True)
-    return b'%s%s","was":%s}' % (_BEGINNING, target.value.encode(), rest.encode())
-
-
-def behind(data: bytes) -> bytes | None:
-    """The document that a fence took the place of; `None` for any other document."""
-    if not data.startswith(_BEGINNING):
-        return None
-    try:
-        was = json.loads(data)["was"]
-        return was.encode(errors="surrogateescape") if isinstance(was, str) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 class Unfenced(ObservedStorage):

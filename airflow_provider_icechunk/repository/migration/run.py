@@ -82,7 +82,7 @@ def migrate(
     """
     storage, world = _place(repository, world)
     target = read_target(to)
-    present = list(detect_all(storage))
+    present = [one.generation for one in detect_all(storage)]
     if not present:
         raise NotFoundError(f"there is no repository in {storage.location}: check the path")
     check_upward(present[0], target)

@@ -13,6 +13,7 @@ from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError,
 from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.generations.alpha.layout import parse_sequence_file
 from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
+from airflow_provider_icechunk.format.generations.fence import check_unfenced
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     ChunkId,
@@ -124,6 +125,7 @@ def encode_ref(snapshot: SnapshotId, timestamp: int) -> bytes:
 
 def decode_ref(data: bytes, *, where: str) -> SnapshotId:
     """The snapshot that a document names: as 16 numbers, or as texts of the time."""
+    check_unfenced(data, where=where)
     document = js.as_object(
         sealed_json.parse(data, where=where, limit=_MAX_REF),
         "a reference",

@@ -18,6 +18,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 from airflow_provider_icechunk.format.generations.draft.layout import parquet_name
+from airflow_provider_icechunk.format.generations.fence import check_unfenced
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Metadata, Snapshot
@@ -154,6 +155,7 @@ def encode_state(state: State) -> bytes:
 
 def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
     """The state in a document, everything checked."""
+    check_unfenced(data, where=where)
     value = sealed_json.parse(data, where=where, limit=_LIMIT)
     fields = js.as_object(
         value, "the state", where=where, required=["id", "generation", "snapshots"]

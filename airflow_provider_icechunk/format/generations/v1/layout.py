@@ -6,6 +6,7 @@ import json
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.file_names import FileNames
+from airflow_provider_icechunk.format.generations.fence import check_unfenced
 from airflow_provider_icechunk.format.ids import (
     ChunkId,
     ManifestId,
@@ -80,6 +81,7 @@ def decode_ref(data: bytes, *, where: str) -> SnapshotId:
     """The snapshot that a branch or tag document names; other keys in it are ignored."""
     if len(data) > _MAX_REF:
         raise FormatError(f"{where}: {len(data)} bytes are too many for a reference document")
+    check_unfenced(data, where=where)
     try:
         document = json.loads(data)
         snapshot = document["snapshot"] if isinstance(document, dict) else None
