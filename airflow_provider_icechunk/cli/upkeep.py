@@ -62,18 +62,18 @@ def expire(task: Task) -> Report:
     with task.progress("reading the history"):
         plan = repository.plan_expiration(policy)
         infos, _ = newest(repository, read_heads(repository).tips(), None)
-    freed = freed_by(_staying(plan), infos, _edits(plan))
-    body = draw_expiration(plan, freed, older_than)
+    body = draw_expiration(plan, freed_by(plan, infos), older_than)
     if not (plan.is_empty or args.dry_run):
         if not args.yes:
             task.screen.confirm(body, "Expire these snapshots?")
-        repository.carry_out_expiration(plan)
+        plan = repository.carry_out_expiration(plan)
+        body = draw_expiration(plan, freed_by(plan, infos), older_than)
     return Report(
         {
             "dry_run": args.dry_run,
             "older_than": older_than.isoformat(),
             **plan.as_dict(),
-            "freed": asdict(freed),
+            "freed": asdict(freed_by(plan, infos)),
         },
         [*body, _closing(plan.is_empty, args.dry_run, "Expired; `gc` frees the storage.")],
     )
@@ -116,7 +116,12 @@ def verify(task: Task) -> Report:
     return Report(report.as_dict(), draw_findings(report), problem)
 
 
-def freed_by(
+def freed_by(plan: ExpirationPlan, infos: Iterable[SnapshotInfo]) -> Freed:
+    """What an expiration leaves to the collection. Pure."""
+    return not_reached(plan.staying(), infos, plan.new_parents())
+
+
+def not_reached(
     tips: Iterable[str], infos: Iterable[SnapshotInfo], parents: Mapping[str, str]
 ) -> Freed:
     """What the remaining `tips` do not reach once snapshots got the given parents. Pure."""
@@ -209,18 +214,6 @@ def _begin(task: Task) -> datetime:
     if not (args.yes or args.dry_run or task.screen.can_ask):
         raise UsageError("nobody is there to be asked: give --yes, or --dry-run to see the plan")
     return safe_cutoff(args.older_than, args.minimum_age, now=task.now(), setting="--minimum-age")
-
-
-def _staying(plan: ExpirationPlan) -> list[str]:
-    from airflow_provider_icechunk.format.ids import encode_base32
-
-    return [encode_base32(ref.tip) for ref in plan.refs if not ref.delete]
-
-
-def _edits(plan: ExpirationPlan) -> dict[str, str]:
-    from airflow_provider_icechunk.format.ids import encode_base32
-
-    return {encode_base32(edit.snapshot): encode_base32(edit.parent) for edit in plan.edits}
 
 
 def _closing(empty: bool, dry_run: bool, done: str) -> Text:

@@ -74,13 +74,9 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         )
         repository = self.open_repository()
         plan = repository.plan_expiration(policy)
-        expired = repository.expire_snapshots(
-            cutoff,
-            delete_expired_branches=self.delete_expired_branches,
-            delete_expired_tags=self.delete_expired_tags,
-            dry_run=dry_run,
-            keep_last=keep_last,
-        )
+        if not dry_run:
+            plan = repository.carry_out_expiration(plan)
+        expired = [plan.show(identity) for identity in plan.released]
         deleted = [ref for ref in plan.refs if ref.delete]
         self.log.info(
             "%d snapshots before %s %s",

@@ -191,3 +191,39 @@ def test_measuring_counts_by_branch_and_by_kind_of_file() -> None:
     assert result["snapshots"] == COMMITS + 1
     assert result["branches"]["main"]["native_bytes"] == 3600
     assert result["files"]["chunks"]["bytes"] == COMMITS * 3600
+
+
+@pytest.mark.parametrize("generation", ["1", "2", "draft"])
+def test_an_expiry_reports_what_was_done_and_not_an_earlier_plan(
+    folder: Path, generation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_icechunk.repository.maintenance import expire
+
+    made = Repository.create(local_filesystem_storage(folder / "weather"), spec_version=generation)
+    made.create_branch("side", made.lookup_branch("main"))
+    for value in range(3):
+        session = made.writable_session("side")
+        zarr.create_group(session.store, path=f"group{value}")
+        session.commit(f"{value}")
+    plan, planned = expire.make_expiration_plan, []
+
+    def interrupted(*args: Any) -> Any:
+        planned.append(plan(*args))
+        session = made.writable_session("side")
+        zarr.create_group(session.store, path=f"late{len(planned)}")
+        session.commit("late")
+        return planned[-1]
+
+    monkeypatch.setattr(expire, "make_expiration_plan", interrupted)
+    result = do(
+        IcechunkExpireSnapshotsOperator,
+        older_than="0s",
+        minimum_age="0s",
+        delete_expired_branches=True,
+    )
+    assert len(planned) == 1
+    assert [ref.name for ref in planned[0].refs if ref.delete] == ["side"]
+    assert result["deleted_branches"] == []
+    left = {info.id for info in made.ancestry(branch="side")}
+    assert not left & set(result["snapshots"])
+    assert result["expired"] == len(result["snapshots"])

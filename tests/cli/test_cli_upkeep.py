@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from support.commands import Answer, Command, Made
+from support.upkeep import GENERATIONS, live_in
 
 from airflow_provider_icechunk.cli import grammar
 from airflow_provider_icechunk.cli.run import locate_repository, run
 from airflow_provider_icechunk.cli.screen import Screen
-from airflow_provider_icechunk.cli.upkeep import Freed, freed_by
+from airflow_provider_icechunk.cli.upkeep import Freed, not_reached
 from airflow_provider_icechunk.repository.history import ManifestFileInfo, SnapshotInfo
 from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 ESCAPE = "\x1b["
@@ -204,6 +206,20 @@ def test_expire_can_keep_the_last_and_delete_branches_and_tags(made: Made) -> No
     assert len(list(made.repository.ancestry(branch="main"))) == 2
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_expire_says_how_many_snapshots_leave_in_every_generation(
+    command: Command, tmp_path: Path, generation: str
+) -> None:
+    ids = live_in(LocalStorage(tmp_path, durable=False), generation)
+    words = ("expire", tmp_path, "--older-than", "0s", *NOW)
+    before = command("log", tmp_path, "--all", "--json").json["snapshots"]
+    planned = command(*words, "--dry-run", "--json").json
+    assert command(*words, "--yes", "--json").json["freed"] == planned["freed"]
+    after = command("log", tmp_path, "--all", "--json").json["snapshots"]
+    assert planned["freed"]["snapshots"] == len(before) - len(after) > 0
+    assert set(planned["edited"]) <= set(ids.values())
+
+
 def test_freed_counts_only_what_nothing_else_uses() -> None:
     def info(name: str, parent: str | None, *manifests: str) -> SnapshotInfo:
         used = [ManifestFileInfo(one, 10, 3) for one in manifests]
@@ -215,9 +231,9 @@ def test_freed_counts_only_what_nothing_else_uses() -> None:
         info("b", "a", "shared", "only-a", "only-b"),
         info("c", "b", "shared"),
     ]
-    assert freed_by(["c"], infos, {"c": "root"}) == Freed(2, 2, 20, 6)
-    assert freed_by(["c"], infos, {}) == Freed(0, 0, 0, 0)
-    assert freed_by([], infos, {}) == Freed(4, 3, 30, 9)
+    assert not_reached(["c"], infos, {"c": "root"}) == Freed(2, 2, 20, 6)
+    assert not_reached(["c"], infos, {}) == Freed(0, 0, 0, 0)
+    assert not_reached([], infos, {}) == Freed(4, 3, 30, 9)
 
 
 def test_verify_reports_loss_with_code_1(command: Command, made: Made) -> None:

@@ -7,7 +7,7 @@ one, a commit on top of the snapshot names it by the id it keeps, and two expira
 parent. A process that dies in between leaves some lines shortened and others not.
 
 In generations `2` and `draft` all of it is one conditional write of the list of snapshots, decided
-anew if somebody else wrote meanwhile.
+anew, within the plan that was shown, if somebody else wrote meanwhile.
 
 In the others, deleting an expired branch has a gap that cannot be closed: a commit that lands
 between the last look at the branch and its deletion is deleted with it.
@@ -19,6 +19,8 @@ from dataclasses import replace
 
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 from airflow_provider_icechunk.format.generations.base import Generation
+from airflow_provider_icechunk.format.generations.draft.state import State
+from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.detection import check_newest
 from airflow_provider_icechunk.repository.engine import Engine
@@ -37,6 +39,7 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
     ExpirationPlan,
     RefDecision,
     RetentionPolicy,
+    as_carried_out,
     plan_expiration,
 )
 from airflow_provider_icechunk.repository.maintenance.walk import Roots, Walk, read_roots
@@ -45,7 +48,7 @@ from airflow_provider_icechunk.repository.maintenance.walk import Roots, Walk, r
 def make_expiration_plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
     """Read the history of all references and decide. Writes nothing."""
     engine.ledger.check_writable()
-    return replace(_plan(engine, policy), show=engine.show)
+    return replace(_plan(engine, policy), policy=policy, show=engine.show)
 
 
 def _plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
@@ -64,45 +67,66 @@ def _plan(engine: Engine, policy: RetentionPolicy) -> ExpirationPlan:
     roots = read_roots(engine.ledger)
     walk.extend(roots.tips())
     try:
-        return plan_expiration(policy, roots, walk.links)
+        return plan_expiration(policy, roots, walk.links, show=engine.show)
     except IcechunkError as error:
         raise MaintenanceError(f"the history cannot be judged: {error.message}") from error
 
 
-def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> None:
-    """Edit and delete as planned, except where references were moved or removed meanwhile.
+def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> ExpirationPlan:
+    """Edit and delete as planned, and nothing else; returns what of the plan was done.
 
-    An edit for references that are all gone is left out: it would bring back a snapshot that the
-    collector may have deleted. A reference that moved since is not deleted.
+    Less is done where references were moved or removed meanwhile. An edit for references that are
+    all gone is left out: it would bring back a snapshot that the collector may have deleted. A
+    reference that moved since is not deleted.
     """
     if plan.is_empty:
-        return
+        return plan
     check_newest(engine.storage, engine.generation)
     if isinstance(engine.ledger, V2Ledger):
-        assert plan.policy is not None
-        engine.ledger.update(expiration_of(plan.policy))
-        return
-    if isinstance(engine.ledger, DraftLedger):
-        policy = plan.policy
-        assert policy is not None
-        engine.ledger.change(lambda state: expired_state(state, policy)[0])
-        for edit in plan.edits:
+        done = _expire_list(engine.ledger, plan)
+    elif isinstance(engine.ledger, DraftLedger):
+        done = _expire_state(engine.ledger, plan)
+        for edit in done.edits:
             engine.assets.forget_snapshot(edit.snapshot)
-        return
+    else:
+        done = _expire_files(engine, plan)
+    return replace(done, policy=plan.policy, show=plan.show)
+
+
+def _expire_list(ledger: V2Ledger, plan: ExpirationPlan) -> ExpirationPlan:
+    assert plan.policy is not None
+    states: list[RepoInfo] = []
+
+    def remember(info: RepoInfo) -> bool:
+        states.append(info)
+        return True
+
+    ledger.update(expiration_of(plan.policy, plan), accept=remember)
+    return plan_for_list(states[-1], plan.policy, plan)
+
+
+def _expire_state(ledger: DraftLedger, plan: ExpirationPlan) -> ExpirationPlan:
+    policy, done = plan.policy, plan
+    assert policy is not None
+
+    def apply(state: State) -> State | None:
+        nonlocal done
+        after, done = expired_state(state, policy, plan)
+        return after
+
+    ledger.change(apply)
+    return done
+
+
+def _expire_files(engine: Engine, plan: ExpirationPlan) -> ExpirationPlan:
     for edit in plan.edits:
         if _still_needed(edit, read_roots(engine.ledger)):
             _apply(engine, edit)
+    moved, gone = [], []
     for ref in plan.refs:
-        if ref.delete:
-            _delete(engine, ref)
-
-
-def expire(engine: Engine, policy: RetentionPolicy, *, dry_run: bool = False) -> ExpirationPlan:
-    """Plan and, unless it is a dry run, carry out."""
-    plan = make_expiration_plan(engine, policy)
-    if not dry_run:
-        carry_out_expiration(engine, plan)
-    return plan
+        if ref.delete and (now := _delete(engine, ref)) != ref.tip:
+            (gone if now is None else moved).append(ref)
+    return as_carried_out(plan, moved=moved, gone=gone)
 
 
 def _still_needed(edit: Edit, roots: Roots) -> bool:
@@ -117,10 +141,11 @@ def _apply(engine: Engine, edit: Edit) -> None:
     engine.assets.rewrite_snapshot(replace(snapshot, parent_id=edit.parent))
 
 
-def _delete(engine: Engine, ref: RefDecision) -> None:
+def _delete(engine: Engine, ref: RefDecision) -> SnapshotId | None:
+    """Delete a reference if it is where it was; returns where it is, `None` if it is gone."""
     ledger = engine.ledger
-    if ref.type == "tag":
-        if ledger.tag(ref.name) == ref.tip:
-            ledger.delete_tag(ref.name)
-    elif ledger.branch(ref.name) == ref.tip:
-        ledger.delete_branch(ref.name)
+    is_tag = ref.type == "tag"
+    now = ledger.tag(ref.name) if is_tag else ledger.branch(ref.name)
+    if now == ref.tip:
+        (ledger.delete_tag if is_tag else ledger.delete_branch)(ref.name)
+    return now

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo
 from airflow_provider_icechunk.format.generations.v2.repo_updates import (
+    Allowed,
     Applied,
     Expire,
     apply,
     lineage,
 )
+from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.names import MAIN
 from airflow_provider_icechunk.repository.maintenance.retention import (
     Edit,
@@ -20,19 +22,22 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
 from airflow_provider_icechunk.repository.world import to_micros
 
 
-def expiration_of(policy: RetentionPolicy) -> Expire:
-    """The change that a policy asks for."""
+def expiration_of(policy: RetentionPolicy, shown: ExpirationPlan | None = None) -> Expire:
+    """The change that a policy asks for, within the plan that was `shown`, if one was."""
     return Expire(
         to_micros(policy.older_than),
         delete_tags=policy.delete_expired_tags,
         delete_branches=policy.delete_expired_branches,
         keep_last=policy.keep_last or 1,
+        allowed=None if shown is None else _allowed(shown),
     )
 
 
-def plan_for_list(info: RepoInfo, policy: RetentionPolicy) -> ExpirationPlan:
+def plan_for_list(
+    info: RepoInfo, policy: RetentionPolicy, shown: ExpirationPlan | None = None
+) -> ExpirationPlan:
     """What the change would do to this state."""
-    outcome = apply(expiration_of(policy), info)
+    outcome = apply(expiration_of(policy, shown), info)
     after = outcome.info if isinstance(outcome, Applied) else info
     dropped = frozenset(info.snapshots.keys() - after.snapshots.keys())
     return ExpirationPlan(
@@ -47,6 +52,13 @@ def plan_for_list(info: RepoInfo, policy: RetentionPolicy) -> ExpirationPlan:
         dropped=dropped,
         policy=policy,
     )
+
+
+def _allowed(shown: ExpirationPlan) -> Allowed:
+    def tips(kind: RefType) -> dict[str, SnapshotId]:
+        return {ref.name: ref.tip for ref in shown.refs if ref.delete and ref.type == kind}
+
+    return Allowed(shown.dropped, tips("tag"), tips("branch"))
 
 
 def _decisions(

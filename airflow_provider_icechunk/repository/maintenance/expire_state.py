@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.draft.state import Entry, State
+from airflow_provider_icechunk.format.generations.identities import show_id
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.maintenance.retention import (
     ExpirationPlan,
@@ -14,11 +16,14 @@ from airflow_provider_icechunk.repository.maintenance.retention import (
 from airflow_provider_icechunk.repository.maintenance.walk import Link, Roots
 
 
-def expired_state(state: State, policy: RetentionPolicy) -> tuple[State | None, ExpirationPlan]:
+def expired_state(
+    state: State, policy: RetentionPolicy, shown: ExpirationPlan | None = None
+) -> tuple[State | None, ExpirationPlan]:
     """The state without what is expired, `None` if that changes nothing, and what was decided.
 
     Snapshots that are old and that no reference reaches any more are dropped as well. The state
-    knows milliseconds: what was written in the one of the limit stays.
+    knows milliseconds: what was written in the one of the limit stays. Given the plan that was
+    `shown`, nothing goes that it does not name.
     """
     limit = policy.older_than.replace(microsecond=policy.older_than.microsecond // 1000 * 1000)
     links = {
@@ -26,14 +31,16 @@ def expired_state(state: State, policy: RetentionPolicy) -> tuple[State | None, 
         for one, entry in state.snapshots.items()
     }
     roots = Roots(state.named("branch"), state.named("tag"))
-    plan = plan_expiration(replace(policy, older_than=limit), roots, links)
+    plan = plan_expiration(replace(policy, older_than=limit), roots, links, shown=shown, show=_show)
     after = _applied(state, plan)
     kept = _reached(after)
     top_ms = int(limit.timestamp() * 1000)
     left = {
         one: entry
         for one, entry in after.snapshots.items()
-        if one in kept or entry.timestamp_ms >= top_ms
+        if one in kept
+        or entry.timestamp_ms >= top_ms
+        or (shown is not None and one not in shown.dropped)
     }
     left = {one: _standing(entry, left, state) for one, entry in left.items()}
     gone = frozenset(state.snapshots.keys() - left.keys())
@@ -74,6 +81,10 @@ def _standing(entry: Entry, left: dict[SnapshotId, Entry], before: State) -> Ent
         seen.add(root)
         root = before.snapshots[root].parent or root
     return replace(entry, parent=root if root in left else None)
+
+
+def _show(identity: bytes) -> str:
+    return show_id(Generation.DRAFT, identity)
 
 
 def _listed(identity: SnapshotId | None, state: State) -> SnapshotId | None:

@@ -56,14 +56,15 @@ class Maintenance:
         The result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry
         run returns the same and changes nothing.
         """
-        from airflow_provider_icechunk.repository.maintenance.expire import expire
         from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
 
         policy = RetentionPolicy(
             older_than, keep_last, delete_expired_branches, delete_expired_tags
         )
-        plan = expire(self._engine, policy, dry_run=dry_run)
-        return {self._engine.show(identity) for identity in plan.released}
+        plan = self.plan_expiration(policy)
+        if not dry_run:
+            plan = self.carry_out_expiration(plan)
+        return {plan.show(identity) for identity in plan.released}
 
     def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
         """What expiring by `policy` would do, reference by reference. Changes nothing."""
@@ -71,11 +72,14 @@ class Maintenance:
 
         return make_expiration_plan(self._engine, policy)
 
-    def carry_out_expiration(self, plan: ExpirationPlan) -> None:
-        """Do what `plan_expiration` planned, except where references moved meanwhile."""
+    def carry_out_expiration(self, plan: ExpirationPlan) -> ExpirationPlan:
+        """Do what `plan_expiration` planned and nothing else; returns what was done.
+
+        That is less than the plan only where others moved or deleted branches and tags meanwhile.
+        """
         from airflow_provider_icechunk.repository.maintenance.expire import carry_out_expiration
 
-        carry_out_expiration(self._engine, plan)
+        return carry_out_expiration(self._engine, plan)
 
     def collection(self) -> Collection:
         """One run of the garbage collector whose plan can be looked at before it is carried out."""

@@ -8,7 +8,7 @@ reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -55,6 +55,8 @@ class RefDecision:
     delete: bool
     kept: int
     """Snapshots in its history afterwards."""
+    line: frozenset[SnapshotId] = field(default=frozenset(), repr=False, compare=False)
+    """What its history would be if it were not deleted after all; empty for one that stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,20 @@ class ExpirationPlan:
         """Whether there is nothing to do."""
         return not (self.edits or self.dropped or any(ref.delete for ref in self.refs))
 
+    def deletes(self, kind: RefType, name: str, tip: SnapshotId) -> bool:
+        """Whether the plan deletes this branch or tag, as long as it names this snapshot."""
+        return any(
+            ref.delete for ref in self.refs if (ref.type, ref.name, ref.tip) == (kind, name, tip)
+        )
+
+    def staying(self) -> list[str]:
+        """Ids of the snapshots that branches and tags still name afterwards."""
+        return [self.show(ref.tip) for ref in self.refs if not ref.delete]
+
+    def new_parents(self) -> dict[str, str]:
+        """Ids of the snapshots that get another parent, and of that parent."""
+        return {self.show(edit.snapshot): self.show(edit.parent) for edit in self.edits}
+
     def as_dict(self) -> dict[str, object]:
         """The plan in JSON values."""
         return {
@@ -108,21 +124,31 @@ class ExpirationPlan:
 
 
 def plan_expiration(
-    policy: RetentionPolicy, roots: Roots, links: Mapping[SnapshotId, Link]
+    policy: RetentionPolicy,
+    roots: Roots,
+    links: Mapping[SnapshotId, Link],
+    *,
+    shown: ExpirationPlan | None = None,
+    show: Callable[[bytes], str] = encode_base32,
 ) -> ExpirationPlan:
     """Decide for all references, tags first, both by name: the official order.
 
     An edit made for one reference is seen by those after it. Edits of snapshots that no remaining
     reference reaches are left out, because rewriting such a file would only make it look young to
     the collector.
+
+    :param shown: an earlier plan that is being carried out: nothing goes that it does not name.
+    :param show: how the repository writes ids.
     """
     limit = to_micros(policy.older_than)
-    refs = _decide_refs(policy, roots, links, limit)
+    refs = _decide_refs(policy, roots, links, limit, shown)
     window = _kept_anyway(policy, refs, links)
+    allowed = None if shown is None else shown.released
     parents: dict[SnapshotId, SnapshotId] = {}
     released: set[SnapshotId] = set()
     for ref in refs:
-        cut = _cut(list(_line(ref.tip, links, parents)), links, limit, window)
+        line = list(_line(ref.tip, links, parents, show))
+        cut = _cut(line, links, limit, window, allowed)
         if cut is not None:
             parents[cut.edit.snapshot] = cut.edit.parent
             released |= cut.released
@@ -131,14 +157,38 @@ def plan_expiration(
     for ref, line in lines.items():
         for name in line if not ref.delete else ():
             needed_by.setdefault(links[name].id, []).append((ref.type, ref.name))
+    made = {one: root for one, root in parents.items() if one in needed_by}
     return ExpirationPlan(
-        refs=tuple(replace(ref, kept=len(line)) for ref, line in lines.items()),
-        edits=tuple(
-            Edit(one, root, tuple(needed_by[one]))
-            for one, root in parents.items()
-            if one in needed_by
+        refs=tuple(
+            replace(
+                ref,
+                kept=len(line),
+                line=frozenset(_line(ref.tip, links, made) if ref.delete else ()),
+            )
+            for ref, line in lines.items()
         ),
+        edits=tuple(Edit(one, root, tuple(needed_by[one])) for one, root in made.items()),
         released=frozenset(released),
+        show=show,
+    )
+
+
+def as_carried_out(
+    plan: ExpirationPlan, *, moved: Collection[RefDecision], gone: Collection[RefDecision]
+) -> ExpirationPlan:
+    """The plan without what was left out because somebody moved or deleted references meanwhile.
+
+    A branch that moved keeps its whole history.
+    """
+    kept = frozenset[SnapshotId]().union(*(ref.line for ref in moved))
+    return replace(
+        plan,
+        refs=tuple(
+            replace(ref, delete=False, kept=len(ref.line)) if ref in moved else ref
+            for ref in plan.refs
+            if ref not in gone
+        ),
+        released=plan.released - kept,
     )
 
 
@@ -149,7 +199,11 @@ class _Cut:
 
 
 def _decide_refs(
-    policy: RetentionPolicy, roots: Roots, links: Mapping[SnapshotId, Link], limit: int
+    policy: RetentionPolicy,
+    roots: Roots,
+    links: Mapping[SnapshotId, Link],
+    limit: int,
+    shown: ExpirationPlan | None,
 ) -> list[RefDecision]:
     decisions = []
     groups: list[tuple[RefType, Mapping[str, SnapshotId], bool]] = [
@@ -160,6 +214,7 @@ def _decide_refs(
         for name, tip in sorted(names.items()):
             expired = links[tip].flushed_at < limit
             delete = expired and may_go and not (kind == "branch" and name == MAIN)
+            delete = delete and (shown is None or shown.deletes(kind, name, tip))
             decisions.append(RefDecision(kind, name, tip, expired, delete, 0))
     return decisions
 
@@ -183,13 +238,20 @@ def _cut(
     links: Mapping[SnapshotId, Link],
     limit: int,
     window: frozenset[SnapshotId],
+    allowed: frozenset[SnapshotId] | None,
 ) -> _Cut | None:
-    """Where a line is cut, if it is: after its oldest kept snapshot, or after its tip."""
+    """Where a line is cut, if it is: after its oldest kept snapshot, or after its tip.
+
+    Given what is `allowed` to go, every other snapshot is kept.
+    """
+    steps = [links[name] for name in line]
 
     def stays(link: Link) -> bool:
-        return link.flushed_at >= limit or link.id in window
+        if link.flushed_at >= limit or link.id in window:
+            return True
+        # The first snapshot of a line never goes, and does not keep what stands on it.
+        return allowed is not None and link.id not in allowed and link is not steps[-1]
 
-    steps = [links[name] for name in line]
     last_kept = max((place for place, link in enumerate(steps) if stays(link)), default=0)
     if last_kept >= len(line) - 2:
         return None
@@ -201,6 +263,7 @@ def _line(
     tip: SnapshotId,
     links: Mapping[SnapshotId, Link],
     parents: Mapping[SnapshotId, SnapshotId],
+    show: Callable[[bytes], str] = encode_base32,
 ) -> Iterator[SnapshotId]:
     """A snapshot and its ancestors as their children name them, newest first, after edits."""
     seen: set[SnapshotId] = set()
@@ -208,7 +271,7 @@ def _line(
     while current is not None:
         if current in seen:
             raise FormatError(
-                f"the history goes in a circle at {encode_base32(current)}: a snapshot names a "
+                f"the history goes in a circle at {show(current)}: a snapshot names a "
                 "descendant as its parent"
             )
         seen.add(current)

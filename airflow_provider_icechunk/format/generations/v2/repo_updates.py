@@ -135,6 +135,16 @@ class SetFlag:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowed:
+    """What an expiration that somebody has seen and agreed to may take away, and nothing else."""
+
+    snapshots: frozenset[SnapshotId]
+    tags: Mapping[str, SnapshotId]
+    """Each with the snapshot that it named."""
+    branches: Mapping[str, SnapshotId]
+
+
+@dataclass(frozen=True, slots=True)
 class Expire:
     """Take snapshots older than a time out of the history; tips of references stay.
 
@@ -147,6 +157,8 @@ class Expire:
     delete_branches: bool = False
     keep_last: int = 1
     """How many snapshots of each branch that stays are kept however old they are."""
+    allowed: Allowed | None = None
+    """What may go at most; `None` for whatever is old enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,17 +379,26 @@ def _expire(change: Expire, info: RepoInfo) -> Outcome:
         found = info.snapshots[identity]
         return found.parent_id is not None and found.flushed_at < change.older_than
 
-    tags = {name for name, at in info.tags.items() if change.delete_tags and is_old(at)}
+    may = change.allowed
+    tags = {
+        name
+        for name, at in info.tags.items()
+        if change.delete_tags and is_old(at) and (may is None or may.tags.get(name) == at)
+    }
     branches = {
         name: at
         for name, at in info.branches.items()
-        if name == MAIN or not (change.delete_branches and is_old(at))
+        if name == MAIN
+        or not (change.delete_branches and is_old(at))
+        or not (may is None or may.branches.get(name) == at)
     }
     kept = _bury(replace(info, branches=branches), tags)
     protected = {*kept.branches.values(), *kept.tags.values()}
     for tip in kept.branches.values() if change.keep_last > 1 else ():
         protected.update(found.id for found in lineage(info, tip)[: change.keep_last])
     released = {key for key in info.snapshots if is_old(key) and key not in protected}
+    if may is not None:
+        released &= may.snapshots
     if not released and len(branches) == len(info.branches) and not tags:
         return Refused(Reason.UNCHANGED)
     left = {
