@@ -87,6 +87,7 @@ def log(task: Task) -> Report:
             "more": more,
         },
         render.log_lines(draw(commits), more=more),
+        generation=repository.engine.generation,
     )
 
 
@@ -107,6 +108,7 @@ def show(task: Task) -> Report:
             "changes": None if changes is None else difference_json(changes, chunks=False),
         },
         render.snapshot(info, commit, changes, unknown=unknown),
+        generation=repository.engine.generation,
     )
 
 

@@ -36,7 +36,7 @@ def reset_branch(task: Task) -> Report:
     """A branch at another version; says where it was, so that it can be moved back."""
     repository = task.open()
     was = repository.lookup_branch(task.args.name)
-    expected = getattr(task.args, "from") or was
+    expected = repository.read_snapshot_id(getattr(task.args, "from") or was)
     target = find_version(repository, task.args.to)
     repository.reset_branch(task.args.name, target, from_snapshot_id=expected)
     return _done("moved", "branch", task.args.name, snapshot_id=target, was=expected)

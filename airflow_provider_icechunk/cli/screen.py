@@ -11,13 +11,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 from airflow_provider_icechunk.cli.text import Json, json_value, plain
 from airflow_provider_icechunk.exceptions import MaintenanceError
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.format.generations.base import Generation
 
 _UNLIMITED = 10_000
 """Columns where nobody looks: a file or a pipe gets whole lines."""
@@ -35,6 +38,8 @@ class Report:
     body: Sequence[RenderableType] = ()
     problem: str | None = None
     """Set if the command ran but what it found or left undone is an error: exit code 1."""
+    generation: Generation | None = None
+    """Of the repository whose snapshots the body names, for whoever makes links of their ids."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ INITIAL_SNAPSHOT_ID = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
 """The fixed id of the first snapshot of a repository in generations `1` (since 0.2.18) and `2`."""
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_AS_TYPED = str.maketrans("abcdefghijklmnopqrstuvwxyzILO", "ABCDEFGH1JK1MN0PQRSTUVWXYZ110")
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LETTERS = np.frombuffer(_ALPHABET.encode(), np.uint8)
 _VALUES = np.full(256, 255, np.uint8)
@@ -64,6 +65,15 @@ def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:
             f"{text[:64]!r} is not an id: expected {length} characters of {_ALPHABET}"
         ) from None
     return (number >> spare).to_bytes(size, "big")
+
+
+def as_stored(text: str) -> str:
+    """An id as somebody typed it in the spelling of stored ids.
+
+    Lower case counts as upper case, O as 0, and I and L as 1, as in Crockford's description. File
+    names and stored references are never respelled: they have one spelling.
+    """
+    return text.translate(_AS_TYPED)
 
 
 def decode_object_id(text: str) -> bytes:

@@ -97,7 +97,7 @@ def look_at_branch(
     """
     if since is not None:
         # A template that rendered `None` must not look like a history that was rewritten.
-        repository.check_snapshot_id(since)
+        since = repository.read_snapshot_id(since)
     head = repository.lookup_branch(branch)
     if head == since:
         return Seen(head, [])

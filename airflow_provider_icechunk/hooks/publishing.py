@@ -87,6 +87,7 @@ def pinned_snapshot(repository: Repository, branch: str, audited: str | None) ->
     """The head of a branch; if one was audited, exactly that one, which it must contain."""
     if audited is None:
         return repository.lookup_branch(branch)
+    audited = repository.read_snapshot_id(audited)
     if all(info.id != audited for info in repository.ancestry(branch=branch)):
         raise NotFoundError(
             f"branch {branch!r} does not contain the audited snapshot {audited}: it was reset or "

@@ -17,6 +17,7 @@ def tag_snapshot(
 
     Says which snapshot the tag names, and whether it is new.
     """
+    snapshot_id = repository.read_snapshot_id(snapshot_id)
     try:
         repository.create_tag(tag, snapshot_id)
     except AlreadyExistsError as error:

@@ -50,7 +50,9 @@ class IcechunkCreateBranchOperator(RepositoryOperator):
         del context
         check_choice("if_exists", self.if_exists, ("error", "skip", "reset"))
         repository = self.open_repository()
-        start = self.snapshot_id or repository.lookup_branch(self.from_branch)
+        start = repository.read_snapshot_id(
+            self.snapshot_id or repository.lookup_branch(self.from_branch)
+        )
         try:
             repository.create_branch(self.branch, start)
         except AlreadyExistsError:
@@ -102,11 +104,12 @@ class IcechunkResetBranchOperator(RepositoryOperator):
         del context
         repository = self.open_repository()
         was = repository.lookup_branch(self.branch)
-        if was != self.snapshot_id:
+        target = repository.read_snapshot_id(self.snapshot_id)
+        if was != target:
             expected = self.from_snapshot_id or was
-            repository.reset_branch(self.branch, self.snapshot_id, from_snapshot_id=expected)
-            self.log.info("Branch %s was at %s and is at %s", self.branch, was, self.snapshot_id)
-        return {"branch": self.branch, "snapshot_id": self.snapshot_id, "was": was}
+            repository.reset_branch(self.branch, target, from_snapshot_id=expected)
+            self.log.info("Branch %s was at %s and is at %s", self.branch, was, target)
+        return {"branch": self.branch, "snapshot_id": target, "was": was}
 
 
 class IcechunkDeleteBranchOperator(RepositoryOperator):

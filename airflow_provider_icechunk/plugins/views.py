@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import html
 import io
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -32,7 +31,6 @@ _TRIES = 2
 """How often a request to the storage is sent: a person waits."""
 _WIDTH = 200
 _MOST_LINES = 3_000
-_IDENTITY = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{20}\b")
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 1.5em 2em; color: #1a1a1a; background: #fff }
 pre { font: 13px/1.45 ui-monospace, monospace; background: #f7f9fa; padding: 1em; overflow: auto }
@@ -64,6 +62,8 @@ def _arguments(view: str, given: Mapping[str, str]) -> argparse.Namespace:
 
 def draw(report: Report, link: Callable[[str], str]) -> str:
     """The output of a command as HTML; every snapshot id becomes a link. Pure."""
+    from airflow_provider_icechunk.format.generations.identities import id_pattern
+
     console = Console(
         file=io.StringIO(),
         record=True,
@@ -80,8 +80,11 @@ def draw(report: Report, link: Callable[[str], str]) -> str:
     lines = [line.rstrip() for line in drawn.splitlines()]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], "... the rest is left out: use the command line"]
-    return _IDENTITY.sub(
-        lambda found: f'<a href="{html.escape(link(found[0]))}">{found[0]}</a>', "\n".join(lines)
+    text = "\n".join(lines)
+    if report.generation is None:
+        return text
+    return id_pattern(report.generation).sub(
+        lambda found: f'<a href="{html.escape(link(found[0]))}">{found[0]}</a>', text
     )
 
 

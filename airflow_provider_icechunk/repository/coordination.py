@@ -77,7 +77,13 @@ class Coordination:
             again = self._staged_on_top(fragments, work)
             if again is not None:
                 return self._merge_on(again, fragments, on_overlap)
-            merged = merge_fragments(fragments, staged=staged, job=work.job, on_overlap=on_overlap)
+            merged = merge_fragments(
+                fragments,
+                staged=staged,
+                job=work.job,
+                on_overlap=on_overlap,
+                show=self._engine.show,
+            )
             nodes = {node.id: node for node in self.tree.nodes()}
             missing = merged.keys() - nodes.keys()
             if missing:

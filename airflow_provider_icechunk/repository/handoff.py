@@ -96,12 +96,16 @@ def merge_fragments(
     staged: Snapshot,
     job: str | None,
     on_overlap: OnOverlap = "error",
+    show: Callable[[bytes], str],
 ) -> dict[NodeId, ChunkRefs]:
-    """One set of references from many workers, or an error and nothing. Pure, in columns."""
+    """One set of references from many workers, or an error and nothing. Pure, in columns.
+
+    :param show: how the repository writes ids.
+    """
     nodes = {node.id: node for node in staged.nodes.values() if not node.is_group}
     parts: dict[NodeId, list[tuple[int, ChunkRefs]]] = {}
     for number, fragment in enumerate(fragments):
-        _check_origin(fragment, staged, job)
+        _check_origin(fragment, staged, job, show)
         for node_id, refs in fragment.arrays.items():
             _check_array(fragment, node_id, refs, nodes.get(node_id))
             if len(refs):
@@ -112,11 +116,13 @@ def merge_fragments(
     }
 
 
-def _check_origin(fragment: Fragment, staged: Snapshot, job: str | None) -> None:
+def _check_origin(
+    fragment: Fragment, staged: Snapshot, job: str | None, show: Callable[[bytes], str]
+) -> None:
     if fragment.base != staged.id:
         raise FragmentError(
             f"the fragment of worker {fragment.worker!r} was made on snapshot "
-            f"{encode_base32(fragment.base)}, this session hands out {encode_base32(staged.id)}"
+            f"{show(fragment.base)}, this session hands out {show(staged.id)}"
         )
     if job is not None and fragment.job != job:
         raise FragmentError(

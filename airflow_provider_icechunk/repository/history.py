@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind, StorageError
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId, encode_base32
+from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.format.references import sort_keys
 from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
@@ -103,7 +103,7 @@ def describe(
     snapshot: Snapshot,
     parent: SnapshotId | None,
     known_as: SnapshotId,
-    show: Callable[[bytes], str] = encode_base32,
+    show: Callable[[bytes], str],
 ) -> SnapshotInfo:
     """The history entry of a snapshot; `show` makes texts of ids."""
     return SnapshotInfo(

@@ -80,7 +80,7 @@ class Inspection:
                 **({} if size is None else {"dictionary_size_bytes": size}),
             }
         return {
-            "id": manifest_id,
+            "id": engine.show(identity),
             "header": _header(data),
             "size_bytes": len(unpacked),
             **manifest_facts(manifest),

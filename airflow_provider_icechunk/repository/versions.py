@@ -106,9 +106,13 @@ class Versions:
         if not self._engine.ledger.delete_tag(tag):
             raise self._no_tag(tag)
 
-    def check_snapshot_id(self, snapshot_id: str) -> None:
-        """Refuse a text that cannot be a snapshot's id; whether there is one is not asked."""
-        self._parse(snapshot_id)
+    def read_snapshot_id(self, text: str) -> str:
+        """The id that somebody typed, as this repository writes it; refuses what cannot be one.
+
+        Two ids are the same if their texts are equal in this spelling. Whether there is such a
+        snapshot is not asked.
+        """
+        return self._engine.show(self._parse(text))
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of one snapshot."""

@@ -89,6 +89,7 @@ class Changes:
             return NOTHING
         if since == NOW:
             return self.head()
+        since = self.repository.read_snapshot_id(since)
         self.between(since, self.head())
         return since
 

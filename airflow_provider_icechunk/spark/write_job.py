@@ -165,7 +165,11 @@ class SparkWriteJob:
         """One fragment of everything; refuses chunks that two tasks wrote."""
         staged = self.repository.fork(self.work).tree.base
         arrays = merge_fragments(
-            self._fragments, staged=staged, job=self.work.job, on_overlap=on_overlap
+            self._fragments,
+            staged=staged,
+            job=self.work.job,
+            on_overlap=on_overlap,
+            show=self.repository.engine.show,
         )
         return Fragment(self.work.staged, self.work.job, writer, arrays)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zarr
 from fastapi import FastAPI, HTTPException
+from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.get_provider_info import get_provider_info
@@ -114,6 +115,27 @@ def test_the_history_is_shown_with_links_and_stored_text_is_only_text(
     assert SCRIPT not in answer.text
     assert "&lt;script&gt;" in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("generation", ["draft", "alpha1", "alpha", "1", "2"])
+def test_ids_of_every_generation_are_links_that_lead_to_their_snapshot(
+    browser: TestClient, folder: Path, generation: str
+) -> None:
+    made = Repository.create(local_filesystem_storage(folder / "weather"), spec_version=generation)
+    session = made.writable_session("main")
+    zarr.create_group(session.store, path="g")
+    foreign = "b7a40d8e-0c44-4a4a-a6a9-0d9c8e2d6a1f 1CECHNKREP0F1RSTCMT0 VY76P925PRY57WFEK410VY76P9"
+    session.commit("first", metadata={"other": foreign})
+    head, first = (info.id for info in made.ancestry(branch="main"))
+    for page in (get(browser, "log"), get(browser, "show", version=head)):
+        for one in (head, first):
+            link = f'<a href="show?repository=weather&amp;version={one}">{one}</a>'
+            assert link in page.text
+    assert page.text.count('<a href="show?') <= 3
+    for typed in spellings(first):
+        answer = get(browser, "show", version=typed)
+        assert answer.status_code == 200
+        assert first in answer.text
 
 
 def test_a_snapshot_the_tree_and_differences_are_shown(

@@ -8,6 +8,7 @@ import pytest
 import zarr
 from airflow.sdk import Asset
 from support.airflow_contexts import make_context
+from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, Session, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import (
@@ -238,3 +239,22 @@ def test_both_branches_wrote_one_chunk_and_the_operator_says_who_wins(
         do(IcechunkPublishOperator, source="staging", rebase=True)
     do(IcechunkPublishOperator, source="staging", rebase=True, on_chunk_conflict=choice)
     assert field(repository)[:2] == [value] * 2
+
+
+def test_ids_may_be_typed_in_any_spelling_and_are_told_in_one(repository: Repository) -> None:
+    head = repository.lookup_branch("main")
+    for number, typed in enumerate(spellings(head)):
+        again = {"branch": "main", "snapshot_id": typed}
+        assert do(IcechunkResetBranchOperator, **again)["snapshot_id"] == head
+        branch = {"branch": f"b{number}", "snapshot_id": typed, "if_exists": "reset"}
+        assert do(IcechunkCreateBranchOperator, **branch)["snapshot_id"] == head
+        assert do(IcechunkCreateBranchOperator, **branch)["snapshot_id"] == head
+        tag = {"tag": f"t{number}", "snapshot_id": typed}
+        assert do(IcechunkCreateTagOperator, **tag)["snapshot_id"] == head
+        assert do(IcechunkCreateTagOperator, **tag) == {
+            "tag": f"t{number}",
+            "snapshot_id": head,
+            "created": False,
+        }
+        told = do(IcechunkPublishOperator, source="main", target=f"b{number}", snapshot_id=typed)
+        assert told["source_snapshot_id"] == told["snapshot_id"] == head

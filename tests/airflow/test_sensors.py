@@ -19,6 +19,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from support.airflow_contexts import make_context
 from support.branch_changes import change
 from support.provider_classes import listed, parameters
+from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
@@ -180,6 +181,17 @@ def test_a_commit_that_does_not_matter_is_passed_over(repository: Repository) ->
         assert answer is not None
         assert (answer["snapshot_id"], answer["reset"]) == (wanted, False)
     assert poked(IcechunkBranchSensor, since_snapshot_id=since, path="b/xy") is None
+
+
+def test_the_snapshot_to_wait_after_may_be_typed_in_any_spelling(repository: Repository) -> None:
+    since = repository.lookup_branch("main")
+    for typed in spellings(since):
+        assert poked(IcechunkBranchSensor, since_snapshot_id=typed) is None
+    wanted = change(repository, "wanted")
+    for typed in spellings(since):
+        answer = poked(IcechunkBranchSensor, since_snapshot_id=typed)
+        assert answer is not None
+        assert (answer["snapshot_id"], answer["reset"]) == (wanted, False)
 
 
 def test_without_a_snapshot_every_commit_counts_but_not_the_empty_beginning(

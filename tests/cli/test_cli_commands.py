@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Command, Made
+from support.typed_ids import spellings
 
 from airflow_provider_icechunk.cli import grammar
 from airflow_provider_icechunk.cli.run import COMMANDS
@@ -327,3 +328,17 @@ def test_json_says_numbers_it_cannot_hold_as_text() -> None:
 )  # fmt: skip
 def test_sizes_are_short(count: int, shown: str) -> None:
     assert size(count) == shown
+
+
+def test_a_snapshot_is_found_by_its_id_in_any_spelling(command: Command, made: Made) -> None:
+    for number, typed in enumerate(spellings(made.ids["m1"])):
+        assert command("show", made.path, typed, "--json").json["id"] == made.ids["m1"]
+        assert (
+            command("show", made.path, f"snapshot:{typed}", "--json").json["id"] == made.ids["m1"]
+        )
+        assert command("diff", made.path, typed, "main", "--json").json["from"] == made.ids["m1"]
+        name = f"typed{number}"
+        told = command("branch", "create", made.path, name, "--at", typed, "--json").json
+        assert told["snapshot_id"] == made.ids["m1"]
+        words = ("branch", "reset", made.path, name, "--to", "main", "--from", typed)
+        assert command(*words, "--json").json["was"] == made.ids["m1"]

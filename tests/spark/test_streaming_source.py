@@ -7,6 +7,7 @@ import pytest
 import zarr
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from support.streams import commit_attribute, history, reader, repository_at, rows, short
+from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import NotFoundError
@@ -129,3 +130,10 @@ def test_the_source_travels_without_its_repository(place: str) -> None:
     assert changes.head() == history(place)[0].id
     copied, arguments = changes.__reduce__()
     assert copied(*arguments)._repository is None
+
+
+def test_a_stream_begins_after_a_snapshot_in_any_spelling(place: str) -> None:
+    start = repository_at(place).lookup_branch("main")
+    change_much(place)
+    for typed in spellings(start):
+        assert Changes(parse_options({"path": place, "since": typed})).first() == start

@@ -8,7 +8,7 @@ import numpy as np
 
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, encode_base32
+from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, Extents, RefKind
 from airflow_provider_icechunk.format.snapshot import Manifest, ManifestRef, Node, Snapshot
 from airflow_provider_icechunk.repository.documents import array_document
@@ -57,7 +57,7 @@ def check_manifest_list(snapshot: Snapshot, files: Listing, layout: Layout) -> I
             yield error(
                 Code.MANIFEST_SIZE,
                 layout.manifest(identity),
-                f"the file has {actual} bytes, but snapshot {encode_base32(snapshot.id)} says "
+                f"the file has {actual} bytes, but {where} says "
                 f"{stated}; official readers fetch only so many and fail",
                 _REWRITE,
             )
@@ -65,7 +65,7 @@ def check_manifest_list(snapshot: Snapshot, files: Listing, layout: Layout) -> I
             yield warning(
                 Code.MANIFEST_SIZE,
                 layout.manifest(identity),
-                f"the file has {actual} bytes, snapshot {encode_base32(snapshot.id)} says {stated}",
+                f"the file has {actual} bytes, {where} says {stated}",
                 _REWRITE,
             )
 
@@ -104,13 +104,16 @@ def check_chunks(manifest: Manifest, chunks: Listing, layout: Layout) -> Iterato
 
 
 def check_array(
-    node: Node, manifests: Mapping[ManifestId, Mapping[NodeId, tuple[Extents, ...]]], where: str
+    node: Node,
+    manifests: Mapping[ManifestId, Mapping[NodeId, tuple[Extents, ...]]],
+    snapshot: Snapshot,
+    layout: Layout,
 ) -> Iterator[Finding]:
     """The boxes of an array hold their references, do not overlap and lie in its grid.
 
     `manifests` gives, for each manifest, the true bounding boxes of its arrays by rank.
     """
-    place = f"{where} {node.path}"
+    place = f"{layout.snapshot(snapshot.id)} {node.path}"
     refs = _manifests(node)
     for ref in refs:
         true = _box_of(manifests.get(ref.id, {}).get(node.id, ()), ref)
@@ -118,7 +121,7 @@ def check_array(
             yield error(
                 Code.EXTENTS_TOO_SMALL,
                 place,
-                f"manifest {encode_base32(ref.id)} holds chunks outside of the box {ref.extents} "
+                f"{layout.manifest(ref.id)} holds chunks outside of the box {ref.extents} "
                 "that the snapshot gives it; official readers take them for unwritten",
                 _REWRITE,
             )

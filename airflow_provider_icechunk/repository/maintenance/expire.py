@@ -122,7 +122,8 @@ def _expire_files(engine: Engine, plan: ExpirationPlan) -> ExpirationPlan:
     for edit in plan.edits:
         if _still_needed(edit, read_roots(engine.ledger)):
             _apply(engine, edit)
-    moved, gone = [], []
+    moved: list[RefDecision] = []
+    gone: list[RefDecision] = []
     for ref in plan.refs:
         if ref.delete and (now := _delete(engine, ref)) != ref.tip:
             (gone if now is None else moved).append(ref)

@@ -242,7 +242,7 @@ class Verification:
         all_boxes = {one: examined.boxes for one, examined in manifests.items()}
         for node in snapshot.nodes.values():
             if node.array is not None:
-                self.findings += checks.check_array(node, all_boxes, where)
+                self.findings += checks.check_array(node, all_boxes, snapshot, layout)
         parent = self.engine.ledger.parent(snapshot)
         if parent is None:
             return
