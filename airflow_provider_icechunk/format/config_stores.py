@@ -53,7 +53,7 @@ class ObjectStoreConfig:
 
     @dataclass(frozen=True)
     class Gcs:
-        """Google Cloud Storage. Kept in configurations; reading from it is not supported."""
+        """Google Cloud Storage. Read through its S3-compatible interface, whatever the options say."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 

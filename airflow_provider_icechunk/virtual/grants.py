@@ -34,9 +34,11 @@ from airflow_provider_icechunk.storage.credentials import (
     S3Credentials,
 )
 from airflow_provider_icechunk.virtual.credentials import (
+    AnyGcsCredential,
     AnyS3Credential,
     AuthorizeMapping,
     Credentials,
+    GcsCredentials,
     storage_credentials,
 )
 from airflow_provider_icechunk.virtual.credentials import S3Credentials as PublicS3
@@ -53,6 +55,10 @@ _AWS = re.compile(
 )
 _TIGRIS = ("t3.storage.dev", "fly.storage.tigris.dev")
 _TIGRIS_DEFAULT = "https://t3.storage.dev"
+_GOOGLE = S3Options(
+    region="auto", endpoint_url="https://storage.googleapis.com", force_path_style=True
+)
+"""Google Cloud Storage through its S3-compatible interface; options of a container change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,8 @@ class Grants:
             case ObjectStoreConfig.Tigris(options):
                 endpoint = options.endpoint_url or _TIGRIS_DEFAULT
                 return self._s3(container, replace(options, endpoint_url=endpoint), credential)
+            case ObjectStoreConfig.Gcs():
+                return S3Access(_GOOGLE, _google_credentials(container, credential))
             case ObjectStoreConfig.Http():
                 _no_credentials(container, credential)
                 return HttpAccess(self._is_guarded(container))
@@ -189,7 +197,7 @@ class Grants:
                 return FileAccess()
         raise UnsupportedError(
             f"virtual chunks below {container.url_prefix!r} cannot be read: supported are s3://, "
-            "tigris://, https://, http:// and file://",
+            "tigris://, gs://, https://, http:// and file://",
             kind=Kind.FORMAT_UNSUPPORTED,
         )
 
@@ -280,6 +288,24 @@ def _s3_credentials(container: Container, options: S3Options, credential: object
     if credential is None or isinstance(credential, AnyS3Credential):
         return storage_credentials(credential)
     raise _mismatch(container, credential, "S3 credentials or None")
+
+
+def _google_credentials(container: Container, credential: object) -> S3Credentials:
+    """Nothing for public buckets, or an HMAC key, which is a pair like those of S3."""
+    if isinstance(credential, Credentials.S3 | Credentials.Gcs):
+        credential = credential.credentials
+    if credential is None or isinstance(credential, GcsCredentials.Anonymous):
+        return AnonymousCredentials()
+    if isinstance(credential, AnyS3Credential):
+        return storage_credentials(credential)
+    if isinstance(credential, AnyGcsCredential):
+        raise UnsupportedError(
+            f"virtual chunks below {container.url_prefix!r} cannot be read with tokens or service "
+            "accounts: authorise them with an HMAC key of Google Cloud Storage, given as "
+            "s3_static_credentials, or a public bucket with None",
+            kind=Kind.FORMAT_UNSUPPORTED,
+        )
+    raise _mismatch(container, credential, "an HMAC key as S3 credentials, or None")
 
 
 def _no_credentials(container: Container, credential: object) -> None:

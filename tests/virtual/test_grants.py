@@ -14,18 +14,26 @@ from airflow_provider_icechunk.format.config import RepositoryConfig, S3Options
 from airflow_provider_icechunk.format.config_stores import (
     ObjectStoreConfig,
     VirtualChunkContainer,
+    gcs_store,
     http_store,
     local_filesystem_store,
     s3_store,
 )
 from airflow_provider_icechunk.format.references import Virtual
 from airflow_provider_icechunk.virtual.credential_functions import (
+    gcs_anonymous_credentials,
     gcs_credentials,
+    gcs_from_env_credentials,
     s3_anonymous_credentials,
     s3_from_env_credentials,
     s3_static_credentials,
 )
-from airflow_provider_icechunk.virtual.credentials import Credentials, containers_credentials
+from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
+from airflow_provider_icechunk.virtual.credentials import (
+    Credentials,
+    containers_credentials,
+    storage_credentials,
+)
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
 from airflow_provider_icechunk.virtual.parts import Part
 
@@ -230,17 +238,48 @@ def test_containers_of_early_versions_are_ignored():
     assert recorder.asked == []
 
 
+def test_stores_that_are_not_supported_say_which_are():
+    store = ObjectStoreConfig.Azure({"account": "a"})
+    reader, _ = reader_of({"az://bucket/": store}, {"az://bucket/": None})
+    with pytest.raises(UnsupportedError, match=r"s3://.*gs://.*https://.*file://"):
+        reader.read(Virtual("az://bucket/a", 0, 1))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "gcs"])
 @pytest.mark.parametrize(
-    ("prefix", "store"),
+    ("credential", "access"),
     [
-        ("gs://bucket/", ObjectStoreConfig.Gcs({})),
-        ("az://bucket/", ObjectStoreConfig.Azure({"account": "a"})),
+        (None, AnonymousCredentials()),
+        (gcs_anonymous_credentials(), AnonymousCredentials()),
+        (Credentials.Gcs(gcs_anonymous_credentials()), AnonymousCredentials()),
+        (Credentials.S3(KEYS), storage_credentials(KEYS)),
     ],
 )
-def test_stores_that_are_not_supported_say_which_are(prefix, store):
-    reader, _ = reader_of({prefix: store}, {prefix: None})
-    with pytest.raises(UnsupportedError, match=r"s3://.*https://.*file://"):
-        reader.read(Virtual(prefix + "a", 0, 1))
+def test_google_cloud_storage_is_read_at_its_own_endpoint(scheme, credential, access):
+    hostile = {"endpoint_url": "https://evil.example", "google_base_url": "https://evil.example"}
+    prefix = f"{scheme}://bucket/"
+    reader, recorder = reader_of({prefix: gcs_store(hostile)}, {prefix: credential})
+    assert reader.read(Virtual(prefix + "a", 0, 1)) == b"x"
+    ((grant, location),) = recorder.asked
+    assert (location.host, location.key) == ("bucket", "a")
+    assert grant.access.options.endpoint_url == "https://storage.googleapis.com"
+    assert grant.access.options.force_path_style
+    assert type(grant.access.credentials) is type(access)
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        gcs_from_env_credentials(),
+        Credentials.Gcs(gcs_credentials(bearer_token="token")),
+        gcs_credentials(service_account_file="/key.json"),
+    ],
+)
+def test_google_credentials_that_cannot_be_used_say_which_can(credential):
+    reader, recorder = reader_of({"gs://bucket/": gcs_store()}, {"gs://bucket/": credential})
+    with pytest.raises(UnsupportedError, match="HMAC"):
+        reader.read(Virtual("gs://bucket/a", 0, 1))
+    assert recorder.asked == []
 
 
 @pytest.mark.parametrize(
