@@ -28,7 +28,7 @@ MAX_DOCUMENT = 64 << 20
 """Longest document that is parsed, in bytes."""
 MAX_RANK = 64
 MAX_CHUNKS = 1 << 32
-"""Chunk coordinates are 32 bits on disk."""
+"""Chunk coordinates are 32 bits on disk. So are the ends of boxes: new arrays have one less."""
 
 EarlyArray = tuple[Any, ...]
 """The eight items of an array in early generations, as MessagePack values."""

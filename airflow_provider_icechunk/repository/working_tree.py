@@ -23,6 +23,7 @@ from airflow_provider_icechunk.format.references import (
     concatenate,
 )
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot
+from airflow_provider_icechunk.format.zarr_metadata import MAX_CHUNKS
 from airflow_provider_icechunk.repository.changes import UNTOUCHED, ChangeSet, Untouched
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.documents import (
@@ -268,6 +269,12 @@ class WorkingTree:
             )
 
     def _check_node(self, node: Node) -> None:
+        if node.array is not None and max(array_document(node).num_chunks, default=0) >= MAX_CHUNKS:
+            raise InvalidInputError(
+                f"{node.path} would have {max(array_document(node).num_chunks)} chunks along one "
+                f"dimension, and there is place for {MAX_CHUNKS - 1}: use longer chunks",
+                kind=Kind.INVALID_METADATA,
+            )
         codec = self.engine.ledger.codec
         if isinstance(codec, Selective):
             codec.check_node(node)
