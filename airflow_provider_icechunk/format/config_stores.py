@@ -53,7 +53,7 @@ class ObjectStoreConfig:
 
     @dataclass(frozen=True)
     class Gcs:
-        """Google Cloud Storage. Read through its S3-compatible interface, whatever the options say."""
+        """Google Cloud Storage, read through its S3-compatible interface; options are kept."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 

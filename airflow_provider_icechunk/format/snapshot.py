@@ -101,6 +101,8 @@ class Snapshot:
     """By id, in the order of ids: exactly the manifests that the nodes name."""
     attribute_files: frozenset[AttributesId] = field(default=frozenset(), compare=False)
     """Files in which attributes of nodes were found, in generations that have such files."""
+    started_at: int | None = field(default=None, compare=False)
+    """When its session began, in microseconds since 1970 UTC; only `alpha1` keeps it."""
 
 
 def in_order(nodes: Iterable[Node]) -> dict[str, Node]:

@@ -59,6 +59,10 @@ class Flusher:
     world: World
     rewrite_all: bool = False
     _written: dict[NodeId, Written] = field(default_factory=dict)
+    _started_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started_at = to_micros(self.world.now())
 
     def flush(
         self,
@@ -86,6 +90,7 @@ class Flusher:
             metadata=metadata,
             nodes=nodes,
             manifest_files=self._used(nodes.values(), files),
+            started_at=min(self._started_at, flushed_at),
         )
         changed = changes.log(snapshot.id)
         self.assets.store_commit(snapshot, changed if log is None else log(changed))

@@ -58,7 +58,7 @@ _TIGRIS_DEFAULT = "https://t3.storage.dev"
 _GOOGLE = S3Options(
     region="auto", endpoint_url="https://storage.googleapis.com", force_path_style=True
 )
-"""Google Cloud Storage through its S3-compatible interface; options of a container change nothing."""
+"""Google Cloud Storage by the S3 protocol; options of a container change nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,8 +198,16 @@ def test_bad_references_to_attributes_say_what_is_wrong(
         snapshot(json.dumps(value).encode())
 
 
-def test_what_is_sound_but_not_served_is_unsupported() -> None:
+@pytest.mark.parametrize("encoding", ["Slash", "Dot", "Default"])
+def test_every_spelling_of_chunk_keys_gives_the_same_array(encoding: str) -> None:
     value = unsealed(GOOD)
-    value["nodes"]["/group/array"]["node_data"]["Array"][0]["chunk_key_encoding"] = "Dot"
-    with pytest.raises(UnsupportedError, match="dots"):
+    value["nodes"]["/group/array"]["node_data"]["Array"][0]["chunk_key_encoding"] = encoding
+    assert snapshot(json.dumps(value).encode()) == snapshot(GOOD)
+
+
+@pytest.mark.parametrize("encoding", ["slash", "Comma", None, 1])
+def test_an_unknown_spelling_of_chunk_keys_is_refused(encoding: Any) -> None:
+    value = unsealed(GOOD)
+    value["nodes"]["/group/array"]["node_data"]["Array"][0]["chunk_key_encoding"] = encoding
+    with pytest.raises(FormatError, match="chunk keys"):
         snapshot(json.dumps(value).encode())

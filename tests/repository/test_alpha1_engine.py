@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from airflow_provider_icechunk.format.references import Virtual
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.storage.memory import MemoryStorage
 
@@ -58,6 +60,33 @@ def storage(request: pytest.FixtureRequest) -> MemoryStorage:
     put(session, "/a", (1,), b"small")
     session.commit("start")
     return storage
+
+
+def test_a_snapshot_of_alpha1_says_when_its_session_began() -> None:
+    moments = [datetime(2030, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4, 5)]
+    current = {"day": 0}
+    world = World(now=lambda: moments[current["day"]])
+    storage = MemoryStorage(clock=world.now)
+    repo = Repository.create(storage, spec_version="alpha1", world=world)
+    current["day"] = 1
+    session = repo.writable_session("main")
+    current["day"] = 2
+    session.tree.put_document("/", GROUP)
+    current["day"] = 3
+    head = session.commit("took two days")
+    document = json.loads(storage.objects[f"s/{head}.json"].data)
+    assert document["started_at"] == "2030-01-02T00:00:00Z"
+    assert document["metadata"]["written_at"] == "2030-01-04T00:00:00Z"
+    current["day"] = 4
+    second = repo.writable_session("main")
+    second.tree.put_document("/a", GROUP)
+    kept = second.commit("one more")
+    Repository.open(storage, world=world).expire_snapshots(moments[4])
+    document = json.loads(storage.objects[f"s/{head}.json"].data)
+    assert document["started_at"] == "2030-01-02T00:00:00Z", "expiring rewrites it"
+    rewritten = json.loads(storage.objects[f"s/{kept}.json"].data)
+    assert rewritten["short_term_parents"] == 1, "it was rewritten"
+    assert rewritten["started_at"] == "2030-01-05T00:00:00Z"
 
 
 def test_ids_are_found_by_the_text_they_are_shown_as(storage: MemoryStorage) -> None:

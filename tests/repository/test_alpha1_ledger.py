@@ -71,6 +71,33 @@ def test_reference_documents_have_their_three_members(ledger: Alpha1Ledger) -> N
     assert json.loads(later.data)["timestamp"] > "2024-09-18T09:00:00.123456Z"
 
 
+def test_properties_of_a_branch_survive_commits_and_resets(ledger: Alpha1Ledger) -> None:
+    first = ledger.storage.get("r/main/ZZZZZZZZ.json")
+    assert first is not None
+    document = unsealed(first.data)
+    document["properties"] = {"owner": "somebody", "nested": {"list": [1, None]}}
+    document["added-later"] = True
+    data = json.dumps(document).encode()
+    ledger.storage.put("r/main/ZZZZZZZZ.json", data, expect=Anything())
+    child = snapshot_of(id=PARENT, parent=SNAPSHOT)
+    assert ledger.commit("main", SNAPSHOT, child) == Moved()
+    assert ledger.reset_branch("main", SNAPSHOT, PARENT) == Moved()
+    for number, name in ((PARENT, "ZZZZZZZY"), (SNAPSHOT, "ZZZZZZZX")):
+        found = ledger.storage.get(f"r/main/{name}.json")
+        assert found is not None
+        kept = unsealed(found.data)
+        assert kept.pop("timestamp")
+        assert kept == {
+            "snapshot": list(number),
+            "properties": {"owner": "somebody", "nested": {"list": [1, None]}},
+            "added-later": True,
+        }
+    ledger.create_branch("other", SNAPSHOT)
+    other = ledger.storage.get("r/other/ZZZZZZZZ.json")
+    assert other is not None
+    assert unsealed(other.data)["properties"] == {}, "they belong to their branch"
+
+
 def test_a_repository_is_created_once(ledger: Alpha1Ledger) -> None:
     assert not Alpha1Ledger(ledger.storage).initialize(snapshot_of(id=PARENT))
     assert ledger.branches() == {"main": SNAPSHOT}

@@ -20,6 +20,7 @@ from airflow_provider_icechunk.format.config_stores import (
     s3_store,
 )
 from airflow_provider_icechunk.format.references import Virtual
+from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
 from airflow_provider_icechunk.virtual.credential_functions import (
     gcs_anonymous_credentials,
     gcs_credentials,
@@ -28,7 +29,6 @@ from airflow_provider_icechunk.virtual.credential_functions import (
     s3_from_env_credentials,
     s3_static_credentials,
 )
-from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
 from airflow_provider_icechunk.virtual.credentials import (
     Credentials,
     containers_credentials,

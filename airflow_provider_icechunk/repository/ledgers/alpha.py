@@ -106,7 +106,7 @@ class AlphaLedger:
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
         """Create the next file if the newest one names `expected`."""
-        return self._branches.move(name, expected, encode_ref(to))
+        return self._branches.move(name, expected, lambda _: encode_ref(to))
 
     def delete_branch(self, name: str) -> bool:
         """Delete all files, the newest last."""

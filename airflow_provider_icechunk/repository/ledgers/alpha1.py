@@ -22,6 +22,7 @@ from airflow_provider_icechunk.format.generations.alpha1.layout import (
     check_new_branch,
     decode_ref,
     encode_ref,
+    follow_ref,
     parse_state_file,
     tag_key,
 )
@@ -108,8 +109,7 @@ class Alpha1Ledger:
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Create the next file; snapshot ids are unique, so a head at our own id is our commit."""
         self.check_writable()
-        document = encode_ref(snapshot.id, snapshot.flushed_at)
-        outcome = self._branches.move(name, expected, document)
+        outcome = self._move(name, expected, snapshot.id, snapshot.flushed_at)
         return Moved() if outcome == Behind(snapshot.id) else outcome
 
     def announce(self, snapshot: Snapshot) -> None:
@@ -118,7 +118,7 @@ class Alpha1Ledger:
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
         """Create the next file if the newest one names `expected`."""
         self.check_writable()
-        return self._branches.move(name, expected, encode_ref(to, self._now()))
+        return self._move(name, expected, to, self._now())
 
     def delete_branch(self, name: str) -> bool:
         """Delete all files, the newest last."""
@@ -227,6 +227,13 @@ class Alpha1Ledger:
             return self.codec.embedded_id(data, where=key) == wanted
         except (FormatError, UnsupportedError):
             return False
+
+    def _move(self, name: str, expected: SnapshotId, to: SnapshotId, time: int) -> Moved | Behind:
+        return self._branches.move(
+            name,
+            expected,
+            lambda newest: follow_ref(newest, to, time, where=self._prefix(name)),
+        )
 
     def _prefix(self, name: str) -> str:
         return branch_prefix(name, self.spelling)

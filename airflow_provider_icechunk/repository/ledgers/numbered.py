@@ -9,7 +9,7 @@ the branch having moved back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from airflow_provider_icechunk.exceptions import ConflictError, FormatError, Kind, StorageError
@@ -37,6 +37,7 @@ class Head:
 
     number: int
     snapshot: SnapshotId
+    document: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class NumberedBranches:
                 return None
             found = self.storage.get(newest.key)
             if found is not None:
-                return Head(newest.number, self.decode(found.data, where=newest.key))
+                snapshot = self.decode(found.data, where=newest.key)
+                return Head(newest.number, snapshot, found.data)
         raise StorageError(
             f"the newest file of branch {name!r} is listed in {self.storage.location} "
             "but cannot be read"
@@ -76,8 +78,10 @@ class NumberedBranches:
         """Create file 0, unless the branch has any file."""
         return next(self._states(name), None) is None and self._add(name, 0, document)
 
-    def move(self, name: str, expected: SnapshotId, document: bytes) -> Moved | Behind:
-        """Create the next file if the newest one names `expected`.
+    def move(
+        self, name: str, expected: SnapshotId, following: Callable[[bytes], bytes]
+    ) -> Moved | Behind:
+        """Create the next file, made of the newest one, if that names `expected`.
 
         A lost race against a file that names `expected` again (a branch reset to where it was) is
         tried once more; anything else is somebody else's move.
@@ -86,7 +90,7 @@ class NumberedBranches:
             head = self.head(name)
             if head is None or head.snapshot != expected:
                 return Behind(None if head is None else head.snapshot)
-            if self._add(name, head.number + 1, document):
+            if self._add(name, head.number + 1, following(head.document)):
                 return Moved()
         raise ConflictError(
             f"branch {name!r} was rewritten {_TRIES} times while it was being moved; try again",

@@ -123,15 +123,26 @@ def encode_ref(snapshot: SnapshotId, timestamp: int) -> bytes:
     return sealed_json.dump(document, "a reference")
 
 
+def follow_ref(previous: bytes, snapshot: SnapshotId, timestamp: int, *, where: str) -> bytes:
+    """The document after `previous` of a branch: its properties belong to the branch and stay."""
+    document = {
+        "properties": {},
+        **_read_ref(previous, where),
+        "snapshot": list(snapshot),
+        "timestamp": encode_time(timestamp),
+    }
+    return sealed_json.dump(document, "a reference")
+
+
+def _read_ref(data: bytes, where: str) -> js.Object:
+    value = sealed_json.parse(data, where=where, limit=_MAX_REF)
+    return js.as_object(value, "a reference", where=where, required=["snapshot"])
+
+
 def decode_ref(data: bytes, *, where: str) -> SnapshotId:
     """The snapshot that a document names: as 16 numbers, or as texts of the time."""
     check_unfenced(data, where=where)
-    document = js.as_object(
-        sealed_json.parse(data, where=where, limit=_MAX_REF),
-        "a reference",
-        where=where,
-        required=["snapshot"],
-    )
+    document = _read_ref(data, where)
     if "timestamp" in document:
         decode_time(document["timestamp"], where=where)
     js.as_object(document.get("properties", {}), "properties", where=where)

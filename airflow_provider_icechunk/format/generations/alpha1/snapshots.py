@@ -103,7 +103,9 @@ def write_snapshot(snapshot: Snapshot, past: Past, outside: Writing) -> dict[str
         "properties": dict(snapshot.metadata),
         "short_term_history": [_write_ancestor(one) for one in past.history],
         "short_term_parents": len(past.history),
-        "started_at": encode_time(snapshot.flushed_at),
+        "started_at": encode_time(
+            snapshot.flushed_at if snapshot.started_at is None else snapshot.started_at
+        ),
         "total_parents": past.total,
     }
 
@@ -132,6 +134,7 @@ def read_snapshot(document: object, *, where: str, outside: Reading) -> tuple[Sn
         nodes=in_order(nodes),
         manifest_files={identity: ManifestFile(identity, 0, 0) for identity in sorted(used)},
         attribute_files=outside.files,
+        started_at=decode_time(fields["started_at"], where=where),
     )
     return snapshot, past
 

@@ -9,12 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-    UnsupportedError,
-)
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.wire import json_text as js
 from airflow_provider_icechunk.format.zarr_metadata import rebuild_document, split_document
 
@@ -65,9 +60,8 @@ def to_zarr_json(
     if metadata is None:
         return rebuild_document(None, attributes, where=where)
     js.as_object(metadata, "the Zarr metadata", where=where, required=_REQUIRED)
-    if metadata["chunk_key_encoding"] == "Dot":
-        raise UnsupportedError(f"{where}: chunk keys with dots are not served")
-    if metadata["chunk_key_encoding"] not in ("Slash", "Default"):
+    # Only Zarr's name for a chunk depends on it: references are kept by coordinates.
+    if metadata["chunk_key_encoding"] not in ("Slash", "Dot", "Default"):
         raise FormatError(f"{where}: an unknown encoding of chunk keys")
     variant, value = js.as_variant(metadata["fill_value"], "the fill value", where=where)
     data_type, bits = metadata["data_type"], None
