@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
 from airflow_provider_icechunk.storage.base import Data, Listed, Version
 from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.storage.ranges import Unfinished, check_finished
 from airflow_provider_icechunk.storage.s3_errors import (
     FAILURES,
     PASSING,
@@ -200,7 +201,7 @@ class Bucket:
         name, headers = self.name(key), _headers(request)
         short = self._by_lane(lambda lane: lane.put(name, data, headers))
         if short is not None:
-            return Version(short.headers["etag"])
+            return _tag(short.headers)
         bucket = self.settings.bucket
         answer = self.client.put_object(Bucket=bucket, Key=name, Body=data, **request)
         return Version(answer["ETag"])
@@ -231,16 +232,14 @@ class Bucket:
         bucket, name = self.settings.bucket, self.name(key)
         short = self._by_lane(lambda lane: lane.get(name, asked, space))
         if short is not None:
-            headers = short.headers
-            is_range = bool(headers.get("content-range"))
-            return Body(short.data, Version(headers["etag"]), is_range)
+            return _body(short.data, short.headers)
         if asked is None:
             found = self.client.get_object(Bucket=bucket, Key=name)
         else:
             found = self.client.get_object(Bucket=bucket, Key=name, Range=asked)
         with found["Body"] as body:
             data = body.read()
-        return Body(data, Version(found["ETag"]), bool(found.get("ContentRange")))
+        return _body(data, found["ResponseMetadata"]["HTTPHeaders"])
 
     def _page(self, prefix: str, delimiter: str, token: str) -> ListObjectsV2OutputTypeDef:
         request: dict[str, Any] = {
@@ -299,14 +298,30 @@ def _headers(request: Mapping[str, Any]) -> dict[str, str]:
     return {**{_META + name: value for name, value in metadata.items()}, **named}
 
 
+def _tag(headers: Mapping[str, str]) -> Version:
+    return Version(_said(headers, "etag"))
+
+
+def _said(headers: Mapping[str, str], name: str) -> str:
+    """A header that every store sends; an answer without it was cut on its way."""
+    if name not in headers:
+        raise Unfinished(f"the answer has no {name}")
+    return headers[name]
+
+
+def _body(data: Data, headers: Mapping[str, str]) -> Body:
+    check_finished(headers, len(data))
+    return Body(data, _tag(headers), bool(headers.get("content-range")))
+
+
 def _described(headers: Mapping[str, str]) -> Head:
     metadata = {
         name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)
     }
     return Head(
-        int(headers["content-length"]),
-        parsedate_to_datetime(headers["last-modified"]).astimezone(UTC),
-        Version(headers["etag"]),
+        int(_said(headers, "content-length")),
+        parsedate_to_datetime(_said(headers, "last-modified")).astimezone(UTC),
+        _tag(headers),
         metadata,
     )
 

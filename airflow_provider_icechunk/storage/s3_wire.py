@@ -184,7 +184,7 @@ class _Answer:
             else:
                 body = self._exactly(size)
         else:
-            body, may_stay = self._rest(), False
+            body, may_stay = self._rest(status), False
         return (status, headers, body), may_stay and not self._ahead
 
     def _head(self) -> tuple[str, int, dict[str, str]]:
@@ -265,10 +265,15 @@ class _Answer:
             pass  # Trailers say nothing about objects.
         return b"".join(parts)
 
-    def _rest(self) -> bytes:
+    def _rest(self, status: int) -> bytes:
+        """What comes until the connection ends. Whether that is all of it, the caller finds out."""
         parts, self._ahead = [self._ahead], b""
+        received = len(parts[0])
         while piece := self._connection.recv(_PIECE):
             parts.append(piece)
+            received += len(piece)
+            if status >= 300 and received > _MOST_COMPLAINT:
+                raise _garbled(f"status {status} comes with more than {_MOST_COMPLAINT} bytes")
         return b"".join(parts)
 
     def _more(self, most: int) -> bytes:

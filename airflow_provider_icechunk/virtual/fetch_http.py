@@ -13,6 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError, VirtualChunkError
 from airflow_provider_icechunk.format.references import Checksum, ETag, LastModified
+from airflow_provider_icechunk.storage.ranges import Unfinished, told_length
 from airflow_provider_icechunk.storage.retry import Retry
 from airflow_provider_icechunk.virtual.grants import Grant
 from airflow_provider_icechunk.virtual.guarded import guard
@@ -97,6 +98,9 @@ def _ask(
                 # One byte more than asked for shows a server that sends too much.
                 wanted = _length(headers["Range"]) + 1 if response.status == 206 else 0
                 data = response.read(wanted, decode_content=False) if wanted else b""
+                told = told_length({"content-range": response.headers.get("Content-Range", "")})
+                if wanted and told is not None and len(data) < min(told, wanted):
+                    raise Unfinished(f"{len(data)} bytes came where {told} were announced")
                 return _Answer(response.status, response.headers, data)
             finally:
                 response.close()

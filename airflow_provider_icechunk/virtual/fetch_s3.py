@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_icechunk.exceptions import Kind, VirtualChunkError
 from airflow_provider_icechunk.format.references import Checksum, ETag, LastModified
+from airflow_provider_icechunk.storage.ranges import Unfinished, told_length
 from airflow_provider_icechunk.storage.retry import Retry
 from airflow_provider_icechunk.storage.s3_client import make_client
 from airflow_provider_icechunk.storage.s3_errors import (
@@ -89,11 +90,18 @@ def fetch_s3(
             with answer["Body"] as body:
                 # One byte more than asked for shows a store that ignores ranges.
                 data = body.read(stop - start + 1)
+            told = told_length({"content-range": answer.get("ContentRange", "")})
+            if told is not None and len(data) < min(told, stop - start):
+                raise Unfinished(f"{len(data)} bytes came where {told} were announced")
         except FAILURES as error:
             trouble = classify(error)
             if trouble in PASSING and not last:
                 continue
             raise _failure(where, trouble, error) from None
+        if told is None and start:
+            raise VirtualChunkError(
+                f"the store of {where} ignores ranges, so chunks cannot be read"
+            )
         check_unchanged(where, checksum, answer.get("ETag"), answer.get("LastModified"))
         return Part(data, answer.get("ETag"))
     raise AssertionError("unreachable: the last attempt returns or raises")

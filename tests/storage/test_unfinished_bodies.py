@@ -1,0 +1,178 @@
+"""A body that ends early is never taken for whole, also if nobody said how long it is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+import pytest
+
+from airflow_provider_icechunk.exceptions import StorageError, VirtualChunkError
+from airflow_provider_icechunk.format.config import RepositoryConfig
+from airflow_provider_icechunk.format.config_stores import (
+    VirtualChunkContainer,
+    http_store,
+    s3_store,
+)
+from airflow_provider_icechunk.format.references import Virtual
+from airflow_provider_icechunk.storage.base import Absent, Bounded
+from airflow_provider_icechunk.storage.credentials import static_credentials
+from airflow_provider_icechunk.storage.retry import Retry
+from airflow_provider_icechunk.storage.s3 import S3Storage
+from airflow_provider_icechunk.storage.s3_client import Connection
+from airflow_provider_icechunk.storage.s3_settings import S3Settings
+from airflow_provider_icechunk.virtual.credential_functions import s3_credentials
+from airflow_provider_icechunk.virtual.fetch import NetworkTransport, VirtualReader
+
+TRIES = Retry(tries=3, first_pause=0.0)
+HEAD = b'Connection: close\r\nETag: "e"\r\nLast-Modified: Mon, 16 Nov 2026 05:00:00 GMT\r\n'
+PART = b"HTTP/1.1 206 Partial Content\r\n" + HEAD + b"Content-Range: bytes 2-7/100\r\n"
+ALL = b"HTTP/1.1 200 OK\r\n" + HEAD
+WHOLE = PART + b"\r\nabcdef"
+SHORT = {
+    "without a length": PART + b"\r\nabc",
+    "of nothing": PART + b"\r\n",
+    "in chunks": PART + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    "with a length of its own": PART + b"Content-Length: 3\r\n\r\nabc",
+}
+
+
+@contextmanager
+def speaking(*answers: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that gives each connection one answer and hangs up; the last one again and again."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as caller:
+                    heard.append(caller.recv(65536))
+                    caller.sendall(answers[min(len(heard), len(answers)) - 1])
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], heard
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+
+
+def bucket(port: int) -> S3Storage:
+    return S3Storage(
+        S3Settings(
+            "bucket",
+            region="eu-central-1",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            credentials=static_credentials("key", "hidden"),
+            allow_http=True,
+            read_timeout=5.0,
+            retry=TRIES,
+        )
+    )
+
+
+@pytest.fixture(params=["lane", "client"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "client":
+        monkeypatch.setattr(Connection, "_lane", lambda *_, **__: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_part_of_an_object_that_ends_early_is_asked_for_again(kind: str) -> None:
+    with speaking(SHORT[kind], WHOLE) as (port, heard):
+        found = bucket(port).get("key", Bounded(2, 8))
+    assert found is not None
+    assert found.data == b"abcdef"
+    assert len(heard) == 2
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_part_of_an_object_is_asked_for_again_into_the_same_place(kind: str) -> None:
+    space = memoryview(bytearray(6))
+    with speaking(SHORT[kind], WHOLE) as (port, _):
+        assert bucket(port).get_into("key", 2, space) == 6
+    assert bytes(space) == b"abcdef"
+
+
+@pytest.mark.usefixtures("way")
+def test_an_object_of_which_no_length_is_told_is_never_taken_for_whole() -> None:
+    with speaking(ALL + b"\r\nabc") as (port, heard):
+        with pytest.raises(StorageError, match="Unfinished"):
+            bucket(port).get("key")
+        assert len(heard) == 3
+
+
+@pytest.mark.usefixtures("way")
+def test_an_object_whose_length_was_told_at_the_second_try_is_read() -> None:
+    whole = ALL + b"Content-Length: 6\r\n\r\nabcdef"
+    with speaking(ALL + b"\r\nabc", whole) as (port, _):
+        found = bucket(port).get("key")
+    assert found is not None
+    assert found.data == b"abcdef"
+
+
+def test_an_answer_without_what_every_store_tells_is_an_error_of_this_package() -> None:
+    bare = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+    for act in _ASKING:
+        with (
+            speaking(bare + b"Content-Length: 0\r\n\r\n") as (port, _),
+            pytest.raises(StorageError),
+        ):
+            act(bucket(port))
+
+
+_ASKING: list[Callable[[S3Storage], object]] = [
+    lambda storage: storage.get("key"),
+    lambda storage: storage.head("key"),
+    lambda storage: storage.put("key", b"", expect=Absent()),
+]
+
+
+def virtual(scheme: str, port: int) -> tuple[VirtualReader, str]:
+    if scheme == "http":
+        prefix, store, granted = f"http://127.0.0.1:{port}/", http_store(), None
+    else:
+        prefix = "s3://bucket/"
+        store = s3_store(
+            region="eu-central-1", endpoint_url=f"http://127.0.0.1:{port}", allow_http=True
+        )
+        granted = s3_credentials(access_key_id="key", secret_access_key="hidden")
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, store))
+    transport = NetworkTransport(TRIES)
+    reader = VirtualReader.from_config(config, {prefix: granted}, given=config, transport=transport)
+    return reader, f"{prefix}file"
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_virtual_chunk_that_ends_early_is_asked_for_again(scheme: str, kind: str) -> None:
+    with speaking(SHORT[kind], WHOLE) as (port, heard):
+        reader, url = virtual(scheme, port)
+        assert reader.read(Virtual(url, 2, 6)) == b"abcdef"
+    assert len(heard) == 2
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("kind", SHORT)
+def test_a_virtual_chunk_that_always_ends_early_is_an_error(scheme: str, kind: str) -> None:
+    with speaking(SHORT[kind]) as (port, heard):
+        reader, url = virtual(scheme, port)
+        with pytest.raises(VirtualChunkError, match="Unfinished"):
+            reader.read(Virtual(url, 2, 6))
+        assert len(heard) == 3
+
+
+def test_a_bucket_that_ignores_ranges_is_an_error_and_never_the_wrong_bytes() -> None:
+    with speaking(ALL + b"Content-Length: 6\r\n\r\nabcdef") as (port, _):
+        reader, url = virtual("s3", port)
+        with pytest.raises(VirtualChunkError, match="ranges"):
+            reader.read(Virtual(url, 2, 6))
