@@ -237,6 +237,14 @@ COMMANDS: tuple[Command | Group, ...] = (
             ("--remove-old",),
             {"action": "store_true", "help": "delete the old entry point and old files at the end"},
         ),
+        Argument(
+            ("--no-fence",),
+            {
+                "action": "store_true",
+                "help": "let programs that know only the old generation go on with the old entry "
+                "point; takes a fence away that is there",
+            },
+        ),
         Argument(("--dry-run",), {"action": "store_true", "help": "show the plan, change nothing"}),
         Argument(("--yes",), {"action": "store_true", "help": "do not ask"}),
     ),

@@ -30,6 +30,8 @@ def migrate(task: Task) -> Report:
     args = task.args
     if not (args.yes or args.dry_run or task.screen.can_ask):
         raise UsageError("nobody is there to be asked: give --yes, or --dry-run to see the plan")
+    if args.remove_old and args.no_fence:
+        raise UsageError("--remove-old and --no-fence exclude each other")
     result = None
     if args.dry_run or not args.yes:
         with _shown(task) as listener:
@@ -40,7 +42,13 @@ def migrate(task: Task) -> Report:
         if result is not None and (_changes(result) or result.removed):
             task.screen.confirm(draw(result), f"Migrate to generation {args.to}?")
         with _shown(task) as listener:
-            result = move(task.storage, args.to, remove_old=args.remove_old, progress=listener)
+            result = move(
+                task.storage,
+                args.to,
+                remove_old=args.remove_old,
+                fence_old=not args.no_fence,
+                progress=listener,
+            )
     assert result is not None
     return Report(result.as_dict(), [*draw(result), _closing(result)])
 
@@ -115,5 +123,13 @@ def _closing(result: MigrationResult) -> Text:
         parts.append(f"{several(result.removed, 'old object')} removed.")
     if result.leftovers and not result.dry_run:
         names = ", ".join(result.leftovers)
-        parts.append(f"The entry point of generation {names} is still there: see --remove-old.")
+        state = (
+            "fenced against programs that know nothing newer: --no-fence opens it again"
+            if result.fenced
+            else "and other programs can still write to it: run it again without --no-fence"
+        )
+        parts.append(
+            f"The entry point of generation {names} is still there, {state}; --remove-old "
+            "deletes it."
+        )
     return render.line(" ".join(parts) or "There is nothing to do.")

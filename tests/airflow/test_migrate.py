@@ -10,7 +10,11 @@ from support.migrations import portrait
 from support.upkeep import live_in
 
 from airflow_provider_icechunk.api import Repository, Storage, local_filesystem_storage
-from airflow_provider_icechunk.exceptions import MaintenanceError, UnsupportedError
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    MaintenanceError,
+    UnsupportedError,
+)
 from airflow_provider_icechunk.operators.migrate import IcechunkMigrateOperator
 
 
@@ -38,6 +42,14 @@ def test_a_repository_moves_up_once(storage: Storage) -> None:
     assert (done["removed"] > 0, done["leftovers"]) == (True, [])
     assert portrait(storage) == before.renamed(done["ids"])
     assert do()["migrated"] is False
+
+
+def test_the_old_entry_point_is_fenced_and_opened_again_by_a_switch(storage: Storage) -> None:
+    live_in(storage, "1")
+    assert (do()["fenced"], Repository.open(storage).spec_version) == (["1"], "2")
+    assert do(fence_old="False")["fenced"] == []
+    with pytest.raises(InvalidInputError, match="exclude each other"):
+        do(fence_old=False, remove_old=True)
 
 
 def test_there_is_no_way_back(storage: Storage) -> None:

@@ -35,7 +35,7 @@ def test_it_moves_up_without_asking_when_told_so(made: Made, command: Command) -
     before = portrait(storage)
     answer = command("migrate", made.path, "--yes")
     assert answer.code == 0
-    assert "The entry point of generation 1 is still there" in answer.out
+    assert "The entry point of generation 1 is still there, fenced" in answer.out
     assert Repository.open(storage).spec_version == "2"
     assert portrait(storage) == before
     answer = command("migrate", made.path, "--yes", "--remove-old", "--json")
@@ -45,6 +45,21 @@ def test_it_moves_up_without_asking_when_told_so(made: Made, command: Command) -
     answer = command("migrate", made.path, "--yes")
     assert "already" in answer.out
     assert "nothing to do" in answer.out
+
+
+def test_the_fence_is_taken_away_and_put_up_when_told_so(made: Made, command: Command) -> None:
+    reference = made.path / "refs" / "branch.main" / "ref.json"
+    before = reference.read_bytes()
+    command("migrate", made.path, "--yes")
+    assert b"migrated_to" in reference.read_bytes()
+    answer = command("migrate", made.path, "--yes", "--no-fence")
+    assert (answer.code, "other programs can still write to it" in answer.out) == (0, True)
+    assert reference.read_bytes() == before
+    found = json.loads(command("migrate", made.path, "--yes", "--json").out)
+    assert (found["fenced"], found["leftovers"]) == (["1"], ["1"])
+    assert b"migrated_to" in reference.read_bytes()
+    answer = command("migrate", made.path, "--yes", "--no-fence", "--remove-old")
+    assert (answer.code, "exclude each other" in answer.err) == (2, True)
 
 
 def test_json_lists_ids_that_changed(tmp_path: Path, command: Command) -> None:

@@ -43,7 +43,7 @@ def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to,
         return storage
 
     def act(storage: Storage) -> None:
-        icechunk.migrate(storage, to, world=clock.world())
+        icechunk.migrate(storage, to, fence_old=False, world=clock.world())
 
     def commit(storage: Storage) -> None:
         sessions[id(storage)].commit("late")
@@ -56,6 +56,7 @@ def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to,
         assert Repository.open(left).verify().ok, name
 
 
+@pytest.mark.parametrize("remove", [False, True], ids=["fenced in", "removed"])
 @pytest.mark.parametrize(
     ("generation", "to", "step"),
     [
@@ -63,7 +64,9 @@ def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to,
         *(pytest.param(*pair, 1, marks=pytest.mark.long) for pair in PAIRS),
     ],
 )
-def test_while_the_old_references_are_removed_a_commit_is_in_or_refused(generation, to, step):
+def test_while_the_old_references_are_fenced_in_or_removed_a_commit_is_in_or_refused(
+    generation, to, step, remove
+):
     clock = Clock()
     base = small(generation, clock)
     sessions, refused, alive = {}, [], []
@@ -77,7 +80,7 @@ def test_while_the_old_references_are_removed_a_commit_is_in_or_refused(generati
         return storage
 
     def act(storage: Storage) -> None:
-        icechunk.migrate(storage, to, world=clock.world(), remove_old=True)
+        icechunk.migrate(storage, to, world=clock.world(), remove_old=remove)
 
     def commit(storage: Storage) -> None:
         try:
@@ -88,15 +91,16 @@ def test_while_the_old_references_are_removed_a_commit_is_in_or_refused(generati
     for name, left in every_pause(prepare, act, commit, step=step):
         told = any(left is one for one in refused)
         assert messages(left) == [*(() if told else ("late",)), *messages(base)], name
-    assert refused
+    # Large steps may pass over the few calls after the last fence.
+    assert refused or (step > 1 and not remove)
 
 
 def migrated(generation: str, to: str) -> tuple[MemoryStorage, Repository, Clock]:
-    """A migrated repository, and a handle that was opened before."""
+    """A migrated repository without fences, and a handle that was opened before."""
     clock = Clock()
     storage = small(generation, clock)
     old = Repository.open(storage, world=clock.world())
-    icechunk.migrate(storage, to, world=clock.world())
+    icechunk.migrate(storage, to, fence_old=False, world=clock.world())
     clock.wait(hours=1)
     return storage, old, clock
 
@@ -196,7 +200,8 @@ def test_life_in_the_new_repository_is_no_news_from_the_old_one(generation, to):
 def test_without_a_record_only_what_is_listed_may_be_removed():
     storage, old, clock = migrated("1", "2")
     storage.delete([record_key("1")])
-    assert icechunk.migrate(storage, "2", world=clock.world()).leftovers == ("1",)
+    again = icechunk.migrate(storage, "2", fence_old=False, world=clock.world())
+    assert again.leftovers == ("1",)
     write(old, "main", 3, "unknown")
     with pytest.raises(MaintenanceError, match="no record says"):
         icechunk.migrate(storage, "2", remove_old=True, world=clock.world())

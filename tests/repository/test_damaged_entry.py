@@ -28,7 +28,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
         with moto_server.running() as endpoint:
             yield icechunk.s3_storage(
                 bucket=moto_server.BUCKET,
-                prefix="damaged",
+                prefix=tmp_path.name,
                 region="us-east-1",
                 endpoint_url=endpoint,
                 allow_http=True,
@@ -71,6 +71,21 @@ def test_a_damaged_repo_object_opens_nothing_and_is_replaced_by_nothing(storage:
     assert next(iter(Repository.open(storage).ancestry(branch="main"))).message == "newer"
 
 
+def test_the_newest_copy_restores_all_but_the_last_change(storage: Storage) -> None:
+    live_in(storage, "2")
+    repo = Repository.open(storage)
+    write(repo, "main", 9, "newer")
+    write(repo, "main", 10, "newest")
+    storage.put("repo", b"", expect=Anything())
+    copy = storage.get(min(keys(storage, "overwritten/")))
+    assert copy is not None
+    storage.put("repo", copy.data, expect=Anything())
+    restored = Repository.open(storage)
+    assert next(iter(restored.ancestry(branch="main"))).message == "newer"
+    assert restored.verify().ok
+    write(restored, "main", 10, "again")
+
+
 @pytest.mark.parametrize("generation", ["1", "alpha", "draft"])
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_handle_from_before_a_migration_collects_and_expires_nothing_after_it(
@@ -79,7 +94,7 @@ def test_a_handle_from_before_a_migration_collects_and_expires_nothing_after_it(
     clock = Clock()
     storage, _ = lived_in(generation, clock)
     old = Repository.open(storage, world=clock.world())
-    icechunk.migrate(storage, "2", world=clock.world())
+    icechunk.migrate(storage, "2", fence_old=False, world=clock.world())
     clock.wait(hours=1)
     write(Repository.open(storage, world=clock.world()), "main", 9, "newer")
     before, stored = everything(storage), keys(storage)

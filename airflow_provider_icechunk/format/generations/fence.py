@@ -9,17 +9,46 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from airflow_provider_icechunk.exceptions import FormatError
 
 _BEGINNING = b'{"migrated_to":"'
+_NO_SNAPSHOT = "0" * 20
+_TOLD = (
+    "this repository was migrated to generation {0} of the format: open it with icechunk {0} or "
+    "newer, or take this fence away (airflow-provider-icechunk: migrate --no-fence)"
+)
 _TARGET = re.compile(rb'\{"migrated_to":"([a-z0-9]{1,8})"')
 
 
-def fence(document: bytes, target: str) -> bytes:
-    """What takes the place of a document once its repository is of generation `target`."""
-    rest = json.dumps(document.decode(errors="surrogateescape"), ensure_ascii=True)
-    return b'%s%s","was":%s}' % (_BEGINNING, target.encode(), rest.encode())
+def fence(document: bytes, target: str, stand_ins: Mapping[str, str] | None = None) -> bytes:
+    """What takes the place of a document once its repository is of generation `target`.
+
+    :param stand_ins: further members, for programs that look for them.
+    """
+    was = document.decode(errors="surrogateescape")
+    members = {"migrated_to": target, **(stand_ins or {}), "was": was}
+    return json.dumps(members, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def fence_reference(document: bytes, target: str) -> bytes:
+    """In place of a `ref.json` of generation `1`.
+
+    Official 2.x reads that of `main` beside the `repo` object and refuses a repository in which it
+    is not a reference. So this is one, to a snapshot that never is: readers of generation `1` find
+    nothing, and a commit finds that the branch has moved.
+    """
+    return fence(document, target, {"snapshot": _NO_SNAPSHOT})
+
+
+def fence_config(document: bytes, target: str) -> bytes:
+    """In place of the `config.yaml` of generation `1`, which every official 1.x reads to open.
+
+    Official 2.x passes it over. The text stands where a number belongs: that is the error, and the
+    message of official releases quotes it.
+    """
+    return fence(document, target, {"inline_chunk_threshold_bytes": _TOLD.format(target)})
 
 
 def behind(data: bytes) -> bytes | None:

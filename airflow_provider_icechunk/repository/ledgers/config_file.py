@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_icechunk.format.config import RepositoryConfig
 from airflow_provider_icechunk.format.config_codec import decode_config, encode_config
+from airflow_provider_icechunk.format.generations.fence import check_unfenced
 from airflow_provider_icechunk.format.generations.v1.layout import CONFIG_KEY
 from airflow_provider_icechunk.repository.ledgers.base import StoredConfig, Trust
 from airflow_provider_icechunk.storage.base import Storage, Version, Written
@@ -14,6 +15,7 @@ def read_config(storage: Storage) -> StoredConfig | None:
     found = storage.get(CONFIG_KEY)
     if found is None:
         return None
+    check_unfenced(found.data, where=CONFIG_KEY)
     return StoredConfig(decode_config(found.data, where=CONFIG_KEY), found.version)
 
 

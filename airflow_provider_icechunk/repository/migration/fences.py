@@ -1,14 +1,17 @@
-"""Stop writers of the old repository before its references are removed, without losing a commit.
+"""Stop writers of the old repository without losing a commit, and let them in again.
 
 A fence is a document in the place where the next commit would go: over the `ref.json` of a branch
 or over `state.json`, or as the next numbered file. It is written on the same condition as a commit,
 so either the commit was first, which is noticed, or the fence was, and the commit fails. It carries
-what it stands for, so that the old references can still be read here.
+what it stands for, so that the old references can still be read here, and are put back by one more
+write of the same kind: nothing is deleted. Dying between two of these writes leaves some branches
+fenced and others not, which the next call finishes; the new repository never depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from airflow_provider_icechunk.format.generations.alpha.layout import (
     SEPARATORS,
@@ -20,9 +23,19 @@ from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.generations.detect import STATE_KEY
 from airflow_provider_icechunk.format.generations.draft.state import decode_state
-from airflow_provider_icechunk.format.generations.fence import behind, fence
-from airflow_provider_icechunk.format.generations.v1.layout import branch_key, decode_ref
+from airflow_provider_icechunk.format.generations.fence import (
+    behind,
+    fence,
+    fence_config,
+    fence_reference,
+)
+from airflow_provider_icechunk.format.generations.v1.layout import (
+    CONFIG_KEY,
+    branch_key,
+    decode_ref,
+)
 from airflow_provider_icechunk.format.ids import SnapshotId
+from airflow_provider_icechunk.format.names import MAIN
 from airflow_provider_icechunk.repository.ledgers.base import Trust
 from airflow_provider_icechunk.repository.migration.references import References
 from airflow_provider_icechunk.storage.base import (
@@ -35,6 +48,7 @@ from airflow_provider_icechunk.storage.base import (
 from airflow_provider_icechunk.storage.observed import ObservedStorage
 
 _JSON = "application/json"
+_YAML = "application/yaml"
 
 
 class Unfenced(ObservedStorage):
@@ -59,11 +73,14 @@ def put_up(
 ) -> bool:
     """Fence every branch in that is still where `expected` says. False: one of them is not.
 
-    What stands can stay: it can be read, and is put up only once.
+    `main` comes first, since programs find a repository by it. What stands can stay: it can be
+    read, and is put up only once.
     """
     if source is Generation.DRAFT:
         return _fence_state(storage, target, expected, trust)
-    for name, at in expected.branches.items():
+    names = sorted(expected.branches, key=lambda name: name != MAIN)
+    for name in names:
+        at = expected.branches[name]
         fenced = (
             _fence_reference(storage, target, name, at, trust)
             if source is Generation.V1
@@ -71,7 +88,31 @@ def put_up(
         )
         if not fenced:
             return False
-    return True
+    return source is not Generation.V1 or _fence_config(storage, target, trust)
+
+
+def take_down(storage: Storage, source: Generation, branches: Iterable[str], trust: Trust) -> bool:
+    """Put back what fences stand for. False: somebody wrote at the same moment, look again.
+
+    `main` comes last: the repository is found when all of it can be read.
+    """
+    if source is Generation.DRAFT:
+        return _put_back(storage, STATE_KEY, trust)
+    names = sorted(branches, key=lambda name: name == MAIN)
+    if source is Generation.V1:
+        keys = [CONFIG_KEY, *map(branch_key, names)]
+        return all(_put_back(storage, key, trust) for key in keys)
+    return all(_unfence_numbered(storage, source, name) for name in names)
+
+
+def _put_back(storage: Storage, key: str, trust: Trust) -> bool:
+    found = storage.get(key)
+    was = None if found is None else behind(found.data)
+    if found is None or was is None:
+        return True
+    condition = trust.update(found.version)
+    kind = _YAML if key == CONFIG_KEY else _JSON
+    return isinstance(storage.put(key, was, expect=condition, content_type=kind), Written)
 
 
 def _fence_state(storage: Storage, target: Generation, expected: References, trust: Trust) -> bool:
@@ -101,34 +142,72 @@ def _fence_reference(
     if decode_ref(found.data, where=key) != at:
         return False
     condition = trust.update(found.version)
-    outcome = storage.put(key, fence(found.data, target), expect=condition, content_type=_JSON)
-    return isinstance(outcome, Written)
+    data = fence_reference(found.data, target)
+    return isinstance(storage.put(key, data, expect=condition, content_type=_JSON), Written)
+
+
+def _fence_config(storage: Storage, target: Generation, trust: Trust) -> bool:
+    """An empty configuration stands for none: taking the fence away deletes nothing."""
+    found = storage.get(CONFIG_KEY)
+    if found is not None and behind(found.data) is not None:
+        return True
+    condition = trust.create() if found is None else trust.update(found.version)
+    data = fence_config(b"{}" if found is None else found.data, target)
+    return isinstance(storage.put(CONFIG_KEY, data, expect=condition, content_type=_YAML), Written)
 
 
 def _fence_numbered(
     storage: Storage, source: Generation, target: Generation, name: str, at: SnapshotId
 ) -> bool:
     """Create the next numbered file. Files of September 2024 are left: nothing writes them."""
+    newest = _newest(storage, source, name)
+    if newest is None:
+        return True
+    found = storage.get(newest.key)
+    if found is None:
+        return False
+    if behind(found.data) is not None:
+        return True
     decode = decode_ref if source is Generation.ALPHA else alpha1.decode_ref
-    for prefix in _folders(source, name):
-        names = (item.key.removeprefix(prefix) for item in storage.scan(prefix))
-        newest = next((one for one in names if parse_sequence_file(one) is not None), None)
-        if newest is None:
-            continue
-        found = storage.get(prefix + newest)
-        if found is None:
-            return False
-        if behind(found.data) is not None:
-            return True
-        if decode(found.data, where=prefix + newest) != at:
-            return False
-        number = parse_sequence_file(newest)
-        assert number is not None
-        following = prefix + sequence_file(number + 1)
-        data = fence(found.data, target)
-        outcome = storage.put(following, data, expect=Absent(), content_type=_JSON)
+    if decode(found.data, where=newest.key) != at:
+        return False
+    return newest.follow(storage, fence(found.data, target))
+
+
+def _unfence_numbered(storage: Storage, source: Generation, name: str) -> bool:
+    """Create the next numbered file with what the fence stands for."""
+    newest = _newest(storage, source, name)
+    found = None if newest is None else storage.get(newest.key)
+    was = None if found is None else behind(found.data)
+    return newest is None or was is None or newest.follow(storage, was)
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest file of a branch of numbered ones."""
+
+    folder: str
+    number: int
+
+    @property
+    def key(self) -> str:
+        return self.folder + sequence_file(self.number)
+
+    def follow(self, storage: Storage, data: bytes) -> bool:
+        """Create the next file. False: somebody else has."""
+        key = self.folder + sequence_file(self.number + 1)
+        outcome = storage.put(key, data, expect=Absent(), content_type=_JSON)
         return isinstance(outcome, Written)
-    return True
+
+
+def _newest(storage: Storage, source: Generation, name: str) -> _Newest | None:
+    for folder in _folders(source, name):
+        names = (item.key.removeprefix(folder) for item in storage.scan(folder))
+        numbers = (parse_sequence_file(one) for one in names)
+        number = next((one for one in numbers if one is not None), None)
+        if number is not None:
+            return _Newest(folder, number)
+    return None
 
 
 def _folders(source: Generation, name: str) -> list[str]:

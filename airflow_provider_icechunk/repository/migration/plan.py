@@ -104,6 +104,8 @@ class MigrationResult:
     """Objects of the old generation that were deleted, or would be."""
     leftovers: tuple[str, ...] = ()
     """Older generations whose entry point is still there."""
+    fenced: tuple[str, ...] = ()
+    """Those of them that other programs cannot open any more."""
     ids: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Old to new ids of snapshots, where they had to change."""
 
@@ -124,6 +126,7 @@ class MigrationResult:
             "followed": self.followed,
             "removed": self.removed,
             "leftovers": list(self.leftovers),
+            "fenced": list(self.fenced),
             "ids": dict(self.ids),
         }
 

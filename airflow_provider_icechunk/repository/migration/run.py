@@ -1,4 +1,4 @@
-"""`migrate`: read, store, check that nothing moved, switch, follow, and remove on request."""
+"""`migrate`: read, store, check that nothing moved, switch, follow, fence; remove on request."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     IcechunkError,
+    InvalidInputError,
     Kind,
     MaintenanceError,
     NotFoundError,
@@ -15,11 +16,11 @@ from airflow_provider_icechunk.exceptions import (
 from airflow_provider_icechunk.format.generations.base import Generation
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.commit import ConditionGuard
-from airflow_provider_icechunk.repository.detection import detect_all
+from airflow_provider_icechunk.repository.detection import detect_all, detect_generation
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.migration import switch as entry
-from airflow_provider_icechunk.repository.migration.fences import put_up
+from airflow_provider_icechunk.repository.migration.fences import put_up, take_down
 from airflow_provider_icechunk.repository.migration.files import Files, FileWriter
 from airflow_provider_icechunk.repository.migration.follow import follow
 from airflow_provider_icechunk.repository.migration.plan import (
@@ -64,6 +65,7 @@ def migrate(
     *,
     dry_run: bool = False,
     remove_old: bool = False,
+    fence_old: bool = True,
     progress: Listener | None = None,
     world: World | None = None,
 ) -> MigrationResult:
@@ -72,29 +74,39 @@ def migrate(
     Everything that branches and tags reach comes along: trees, values, messages, times, metadata,
     deleted tags, the configuration. Readers see the old repository until one write makes it the new
     one. A call that died is simply made again. Sessions that were opened before commit to the old
-    references, which this call still notices; stop writers to be sure.
+    references until these are fenced; what they did is brought over.
 
     :param repository: an open repository, or the storage it is in.
     :param to: `1` or `2`; never an older generation than it has.
     :param dry_run: read everything, say what there is to do, and write nothing.
     :param remove_old: delete the old entry point and what only the old generation uses, at the end.
+    :param fence_old: make the old entry point unreadable to programs that know nothing of the new
+        one; nothing is deleted. `False` takes a fence away again, and then such programs read and
+        write a repository that nobody else sees.
     :param progress: told how far each step is.
     """
+    if remove_old and not fence_old:
+        raise InvalidInputError(
+            "remove_old and fence_old=False exclude each other: what is removed cannot be opened"
+        )
     storage, world = _place(repository, world)
     target = read_target(to)
-    present = [one.generation for one in detect_all(storage)]
-    if not present:
+    found = list(detect_all(storage))
+    if not found:
         raise NotFoundError(f"there is no repository in {storage.location}: check the path")
+    present = [one.generation for one in found]
     check_upward(present[0], target)
+    if present[0] is target and found[0].fenced_for is not None:
+        detect_generation(storage)  # which says what is missing
     run = _Run(storage, target, progress or (lambda _: None), world)
     if present[0] is target:
-        result = run.finish(present[1:], dry_run=dry_run)
+        result, older = run.finish(dry_run=dry_run), present[1:]
     else:
-        result = run.migrate(present[0], dry_run=dry_run)
-        present = [target, *present]
+        result, older = run.migrate(present[0], dry_run=dry_run), present
     if remove_old:
-        return run.remove(result, present[1:])
-    return replace(result, leftovers=tuple(one.value for one in present if one is not target))
+        return run.remove(result, older)
+    result = replace(result, leftovers=tuple(one.value for one in older))
+    return result if dry_run else run.settle(result, older, fence=fence_old)
 
 
 def _place(repository: BaseRepository[Any] | Storage, world: World | None) -> tuple[Storage, World]:
@@ -130,19 +142,23 @@ class _Run:
         followed, _ = self._follow(source, writer, plan.survey, target)
         return replace(_counted(result_of(plan, dry_run=False), files), followed=followed)
 
-    def finish(self, older: list[Generation], *, dry_run: bool) -> MigrationResult:
-        """The repository is there already: bring over what came late to the older ones."""
+    def finish(self, *, dry_run: bool) -> MigrationResult:
+        """The repository is there already."""
+        name = self.target.value
+        return MigrationResult(source=name, target=name, dry_run=dry_run, migrated=False)
+
+    def settle(
+        self, result: MigrationResult, older: list[Generation], *, fence: bool
+    ) -> MigrationResult:
+        """Bring over what came late to the older ones, and fence them in or take fences away."""
         followed = 0
-        if not dry_run:
-            for generation in older:
-                source = open_source(self.storage, generation, self.world)
-                followed += self._catch_up(source)[0]
-        return MigrationResult(
-            source=self.target.value,
-            target=self.target.value,
-            dry_run=dry_run,
-            migrated=False,
-            followed=followed,
+        for generation in older:
+            source = open_source(self.storage, generation, self.world)
+            followed += self._stop_writers(source) if fence else self._let_writers_in(source)
+        return replace(
+            result,
+            followed=result.followed + followed,
+            fenced=tuple(one.value for one in older) if fence else (),
         )
 
     def remove(self, result: MigrationResult, older: list[Generation]) -> MigrationResult:
@@ -152,21 +168,37 @@ class _Run:
         if result.dry_run:
             count = sum(1 for _ in find_old(self.storage, self.target))
             return replace(result, removed=count, leftovers=tuple(one.value for one in older))
-        for generation in older:
-            self._stop_writers(open_source(self.storage, generation, self.world))
-        return replace(result, removed=sweep(self.storage, self.target, self.listener))
+        result = self.settle(result, older, fence=True)
+        removed = sweep(self.storage, self.target, self.listener)
+        return replace(result, removed=removed, fenced=())
 
-    def _stop_writers(self, source: Source) -> None:
-        """From here on nobody commits to the old references, and all that was is brought over."""
-        trust = _trust(source)
+    def _stop_writers(self, source: Source) -> int:
+        """From here on nobody commits to the old references, and all that was is brought over.
+
+        Returns how much that was.
+        """
+        trust, followed = _trust(source), 0
         for _ in range(_TRIES):
-            _, references = self._catch_up(source)
+            late, references = self._catch_up(source)
+            followed += late
             fenced = put_up(self.storage, source.generation, self.target, references, trust)
             if fenced and self._news(source, references, self._open_target(source)) == references:
-                return
-        raise ConflictError(
-            f"the old references of {self.storage.location} moved {_TRIES} times while they were "
-            "to be removed: stop the writers that opened it before, and run it again",
+                return followed
+        raise self._restless("were fenced in")
+
+    def _let_writers_in(self, source: Source) -> int:
+        """Take fences away, after what came before them was brought over; returns how much."""
+        followed, references = self._catch_up(source)
+        trust, branches = _trust(source), references.branches
+        for _ in range(_TRIES):
+            if take_down(self.storage, source.generation, branches, trust):
+                return followed
+        raise self._restless("were opened again")
+
+    def _restless(self, what: str) -> ConflictError:
+        return ConflictError(
+            f"the old references of {self.storage.location} moved {_TRIES} times while they "
+            f"{what}: stop the writers that opened it before, and run it again",
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 

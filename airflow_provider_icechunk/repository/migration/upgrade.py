@@ -20,8 +20,9 @@ def upgrade_icechunk_repository(
 ) -> AnyRepository:
     """Bring a repository to generation `2` and open it anew; `repo` still is the old one.
 
-    `migrate` does the same, says what it did, and keeps the old files unless asked. Snapshots are
-    read one after the other, so that `prefetch_concurrency` changes nothing.
+    `migrate` does the same, says what it did, and keeps the old files unless asked. Where they stay
+    they are fenced against programs that know only generation `1`, which officially they are not.
+    Snapshots are read one after the other, so that `prefetch_concurrency` changes nothing.
     """
     del prefetch_concurrency
     migrate(repo, Generation.V2, dry_run=dry_run, remove_old=delete_unused_v1_files)
