@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ class FileNames:
     suffix: str = ""
     hexadecimal: bool = False
     """Whether ids are written as hexadecimal digits, not in base 32."""
+    aliases: Mapping[bytes, str] = field(default_factory=dict, compare=False, repr=False)
+    """Files that are called otherwise, by the ids that stand for them."""
 
     @property
     def length(self) -> int:
@@ -37,7 +40,11 @@ class FileNames:
     def encode(self, ids: NDArray[np.uint8]) -> list[str]:
         """The names of files with `(n, size)` ids."""
         texts = _to_hex(ids) if self.hexadecimal else encode_many(ids)
-        return [text.decode() + self.suffix for text in texts.tolist()]
+        names = [text.decode() + self.suffix for text in texts.tolist()]
+        if not self.aliases:
+            return names
+        rows = map(np.ndarray.tobytes, ids)
+        return [self.aliases.get(row, name) for row, name in zip(rows, names, strict=True)]
 
     def decode(self, names: list[str]) -> NDArray[np.uint8]:
         """The `(n, size)` ids behind names of the right length; refuses what is no id."""

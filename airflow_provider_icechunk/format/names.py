@@ -17,6 +17,11 @@ MAIN = "main"
 
 _NEW_REF_NAME = re.compile(r"[A-Za-z0-9._-](?:[A-Za-z0-9._ -]*[A-Za-z0-9._-])?")
 _MAX_NAME = 240
+_MAX_FILE_NAME = 900
+"""What storage keys of 1,024 bytes leave beside the folder."""
+_MAX_SEGMENT = 255
+_NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_UNFINISHED = re.compile(r"#[0-9]+$")
 _MAX_LISTED_NAME = 255
 """Other software creates longer names than are created here: as long as a file name can be."""
 _MAX_INDEX = (1 << 32) - 1
@@ -51,6 +56,27 @@ def check_ref_name(name: str, what: str = "branch") -> str:
             f"{name[:80]!r} cannot be the name of a {what}: it must be one segment of at most "
             f"{longest} characters, not empty, without `/` and not `.` or `..`",
             kind=Kind.INVALID_NAME,
+        )
+    return name
+
+
+def check_file_name(name: str, what: str = "file") -> str:
+    """`name`, if a file that a document names can be called so: a storage key below its folder."""
+    segments = name.split("/")
+    problem = None
+    if len(name.encode(errors="replace")) > _MAX_FILE_NAME:
+        problem = f"it is longer than {_MAX_FILE_NAME} bytes"
+    elif _NO_FILE_NAME.search(name):
+        problem = "it holds a control character, a backslash or a lone surrogate"
+    elif any(segment in ("", ".", "..") for segment in segments):
+        problem = "it has an empty, `.` or `..` segment"
+    elif any(len(segment.encode()) > _MAX_SEGMENT for segment in segments):
+        problem = f"a segment is longer than {_MAX_SEGMENT} bytes"
+    elif any(_UNFINISHED.search(segment) for segment in segments):
+        problem = "a segment ends in `#` and digits, which is how unfinished files are named"
+    if problem:
+        raise InvalidInputError(
+            f"{name[:80]!r} cannot be the name of a {what}: {problem}", kind=Kind.INVALID_NAME
         )
     return name
 

@@ -38,6 +38,8 @@ class ManifestRef:
     id: ManifestId
     extents: Extents | None
     """Bounding box of the chunks really there; `None` where the generation does not say."""
+    row: int = field(default=0, compare=False)
+    """Row of the file at which the array's references begin; only `draft` keeps it."""
 
     def may_hold(self, index: Index) -> bool:
         """Whether the chunk at `index` could be in this manifest."""

@@ -122,8 +122,10 @@ class Flusher:
         ]
         homes: dict[NodeId, list[tuple[ManifestRef, ManifestFile]]] = {}
         for manifest, file in zip(manifests, self.assets.store_manifests(manifests), strict=True):
+            row = 0
             for node_id, (piece,) in manifest.arrays.items():
-                ref = ManifestRef(manifest.id, piece.extents())
+                ref = ManifestRef(manifest.id, piece.extents(), row)
+                row += len(piece)
                 homes.setdefault(node_id, []).append((ref, file))
         for node_id, draft in fresh:
             new = homes.get(node_id, [])

@@ -20,11 +20,11 @@ def attribute_files(
 
     Ids are random, never derived from content: a file that is being collected is not written anew.
     """
-    prefix = layout.attributes
-    assert prefix is not None
-    names = layout.names_in(prefix)
 
     def key(identity: AttributesId) -> str:
+        prefix = layout.attributes
+        assert prefix is not None
+        names = layout.names_in(prefix)
         (name,) = names.encode(np.frombuffer(identity, np.uint8).reshape(1, len(identity)))
         return prefix + name
 

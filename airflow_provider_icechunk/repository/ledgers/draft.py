@@ -50,6 +50,7 @@ from airflow_provider_icechunk.repository.ledgers.base import (
     Trust,
 )
 from airflow_provider_icechunk.repository.ledgers.config_file import read_config, swap_config
+from airflow_provider_icechunk.repository.ledgers.draft_root import folder_below
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
 from airflow_provider_icechunk.storage.base import (
     Absent,
@@ -75,16 +76,28 @@ class DraftLedger:
     holds_config = False
 
     def __init__(
-        self, storage: Storage, world: World = REAL_WORLD, threshold: int | None = None
+        self,
+        storage: Storage,
+        world: World = REAL_WORLD,
+        threshold: int | None = None,
+        layout: DraftLayout | None = None,
     ) -> None:
         self.storage = storage
-        self.layout = DraftLayout()
-        attributes = attribute_files(storage, self.layout, self.generation, threshold)
-        self.codec = DraftCodec(entry=self._listed, attributes=attributes)
+        self._layout = layout or DraftLayout()
+        self._looked = layout is not None
+        attributes = attribute_files(storage, self._layout, self.generation, threshold)
+        self.codec = DraftCodec(entry=self._listed, attributes=attributes, layout=self._layout)
         self._threshold = threshold
         self._world = world
         self._entries: dict[SnapshotId, Entry] = {}
         self._newest = 0
+
+    @property
+    def layout(self) -> DraftLayout:
+        """Where files are: the state says in which folder, so it is read first."""
+        if not self._looked:
+            self._read_if_there()
+        return self._layout
 
     def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create the document; its id is made from that of the first snapshot."""
@@ -234,10 +247,10 @@ class DraftLedger:
         threshold = settings.attributes_file_threshold_bytes
         if threshold == self._threshold:
             return self
-        twin = DraftLedger(self.storage, self._world, threshold)
+        twin = DraftLedger(self.storage, self._world, threshold, self._layout)
+        twin._looked = self._looked
         twin._newest = self._newest
         twin._entries = self._entries
-        twin.layout.names.update(self.layout.names)
         return twin
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
@@ -337,6 +350,7 @@ class DraftLedger:
         """The document as it is; one older than what was read before is no basis for anything."""
         known = self._newest
         found = self.storage.get(STATE_KEY)
+        self._looked = True
         if found is None:
             return None
         state = decode_state(found.data)
@@ -350,8 +364,15 @@ class DraftLedger:
         return state, found.version
 
     def _remember(self, state: State) -> None:
+        root = folder_below(state.store_root, self.storage.location, where=STATE_KEY)
+        if self._newest and root != self._layout.root:
+            raise StorageError(
+                f"the data of {self.storage.location} moved from {self._layout.root!r} to {root!r}"
+                " while it was open: open the repository anew"
+            )
+        self._layout.root = root
         self._newest = max(self._newest, state.generation)
         self._entries = dict(state.snapshots)
         for entry in state.snapshots.values():
             if entry.structure_file != parquet_name(entry.id):
-                self.layout.names[entry.id] = entry.structure_file
+                self._layout.names[entry.id] = entry.structure_file

@@ -16,8 +16,11 @@ from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.repository.maintenance.idsets import (
     NOTHING,
     Ids,
+    column,
+    distinct,
     from_rows,
     to_rows,
+    whole,
 )
 from airflow_provider_icechunk.storage.base import Listed, Storage
 from airflow_provider_icechunk.storage.keys import is_key
@@ -98,6 +101,33 @@ def list_objects(
         ids[order],
         np.concatenate([part.sizes for part in parts])[order],
         np.concatenate([part.created for part in parts])[order],
+        names,
+    )
+
+
+def with_aliases(storage: Storage, layout: Layout, listing: Listing, ids: Ids) -> Listing:
+    """The listing with those of some objects that are called by other names than their ids.
+
+    They are looked for one by one: nothing but a reference tells that such a file is one of ours.
+    """
+    names = layout.names_in(listing.prefix)
+    if not names.aliases:
+        return listing
+    wanted = [one for one in whole(distinct(ids)) if one in names.aliases]
+    found = [(one, storage.head(listing.prefix + names.aliases[one])) for one in wanted]
+    there = [(one, item) for one, item in found if item is not None]
+    if not there:
+        return listing
+    added = column([one for one, _ in there])
+    all_ids = np.concatenate([listing.ids.astype(added.dtype), added])
+    sizes = np.array([item.size for _, item in there], np.int64)
+    created = np.array([item.micros for _, item in there], np.int64)
+    order = np.argsort(all_ids, kind="stable")
+    return Listing(
+        listing.prefix,
+        all_ids[order],
+        np.concatenate([listing.sizes, sizes])[order],
+        np.concatenate([listing.created, created])[order],
         names,
     )
 

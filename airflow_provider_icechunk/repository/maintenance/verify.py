@@ -27,7 +27,11 @@ from airflow_provider_icechunk.repository.maintenance.findings import (
     worst_first,
 )
 from airflow_provider_icechunk.repository.maintenance.idsets import Ids, IdUnion, contains, of_bytes
-from airflow_provider_icechunk.repository.maintenance.listing import Listing, list_folder
+from airflow_provider_icechunk.repository.maintenance.listing import (
+    Listing,
+    list_folder,
+    with_aliases,
+)
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import chunk_ids
 from airflow_provider_icechunk.storage.pool import run_all
@@ -218,15 +222,17 @@ class Verification:
     def examine(self, manifest: Manifest, user: Snapshot, stored: StoredFiles) -> Examined:
         """Check one manifest for the snapshot that names it."""
         layout = self.engine.ledger.layout
+        used = chunk_ids(manifest)
+        chunks = with_aliases(self.engine.storage, layout, stored.chunks, used)
         findings = [
-            *checks.check_chunks(manifest, stored.chunks, layout),
+            *checks.check_chunks(manifest, chunks, layout),
             *(
                 checks.check_count(manifest, user, layout)
                 if self.engine.generation.lists_manifests
                 else ()
             ),
         ]
-        return Examined(checks.boxes(manifest), chunk_ids(manifest), len(manifest), findings)
+        return Examined(checks.boxes(manifest), used, len(manifest), findings)
 
     def _check_snapshot(
         self,

@@ -8,8 +8,9 @@ from types import ModuleType
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
+from airflow_provider_icechunk.format.generations.draft.layout import DraftLayout
 from airflow_provider_icechunk.format.generations.draft.state import Entry
-from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import (
     Manifest,
@@ -20,14 +21,13 @@ from airflow_provider_icechunk.format.snapshot import (
 )
 from airflow_provider_icechunk.format.transactions import TransactionLog
 
-_REMEMBERED = 100_000
-
 
 class DraftCodec:
     """Files of generation `draft` to values and back.
 
     Message, time and parent of a snapshot are in the state file: `entry` gives what it lists, and
-    with its second argument says whether to read the file again for it.
+    with its second argument says whether to read the file again for it. `layout` learns the names
+    that other software gave to files.
     """
 
     generation = Generation.DRAFT
@@ -37,24 +37,24 @@ class DraftCodec:
         limits: Limits = DEFAULT_LIMITS,
         entry: Callable[[SnapshotId, bool], Entry | None] = lambda _identity, _again: None,
         attributes: AttributeFiles | None = None,
+        layout: DraftLayout | None = None,
     ) -> None:
+        self._layout = layout or DraftLayout()
         self._limits = limits
         self._attributes = attributes or AttributeFiles()
         self._entry = entry
-        self._rows: dict[tuple[ManifestId, NodeId], int] = {}
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`, with what the state says of it."""
         limit = self._limits.other_bytes
         reading = self._attributes.reading(self._decode_attributes, limit=limit)
-        structure = _structures().decode_structure(data, where=where, limit=limit, outside=reading)
+        structure = _structures().decode_structure(
+            data, self._layout, where=where, limit=limit, outside=reading
+        )
         self._attributes.finish(expected, reading)
         facts, entry = structure.facts, self._entry(expected, structure.facts is None)
         if facts is not None and facts.id != expected:
             raise FormatError(f"{where}: says it is snapshot {facts.id.hex()}")
-        if len(self._rows) > _REMEMBERED:
-            self._rows.clear()
-        self._rows |= structure.rows
         nodes = structure.nodes
         used = {ref.id for node in nodes if node.array for ref in node.array.manifests}
         files = {identity: ManifestFile(identity, 0, 0) for identity in sorted(used)}
@@ -86,9 +86,7 @@ class DraftCodec:
     def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
         """A whole structure file."""
         writing = self._attributes.writing(snapshot.id, snapshot.parent_id)
-        data: bytes = _structures().encode_structure(
-            snapshot, lambda place: self._rows.get(place, 0), writing, level=level
-        )
+        data: bytes = _structures().encode_structure(snapshot, self._layout, writing, level=level)
         self._attributes.finish(
             snapshot.id, writing, lambda _, rows: _structures().encode_attributes(rows, level=level)
         )
@@ -103,13 +101,19 @@ class DraftCodec:
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The inventory in the file `where`; the file says no id that could be checked."""
         manifest: Manifest = _inventories().decode_inventory(
-            data, expected, where=where, limit=self._limits.manifest_bytes
+            data,
+            expected,
+            self._layout.chunk_files,
+            where=where,
+            limit=self._limits.manifest_bytes,
         )
         return manifest
 
     def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
         """A whole inventory file. Erased rows must have been removed."""
-        data: bytes = _inventories().encode_inventory(manifest, level=level)
+        data: bytes = _inventories().encode_inventory(
+            manifest, self._layout.chunk_files, level=level
+        )
         return data
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:

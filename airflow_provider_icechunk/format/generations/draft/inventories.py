@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.draft.documents import TOP
+from airflow_provider_icechunk.format.generations.draft.layout import FOREIGN, FileIds
 from airflow_provider_icechunk.format.generations.draft.structures import node_number
 from airflow_provider_icechunk.format.generations.draft.tables import (
     INVENTORY,
@@ -46,10 +47,10 @@ _TOP_OFFSET = np.uint64((1 << 63) - 1 - _U32)
 _LARGEST_COLUMN = (1 << 31) - 1
 
 
-def encode_inventory(manifest: Manifest, *, level: int) -> bytes:
+def encode_inventory(manifest: Manifest, files: FileIds, *, level: int) -> bytes:
     """A whole file, rows sorted by array and coordinate."""
     parts = [
-        _columns(node_number(node), refs)
+        _columns(node_number(node), refs, files)
         for node, tables in sorted(manifest.arrays.items())
         for refs in tables
         if len(refs)
@@ -88,16 +89,18 @@ def check_references(refs: ChunkRefs) -> None:
         )
 
 
-def decode_inventory(data: bytes, identity: ManifestId, *, where: str, limit: int) -> Manifest:
-    """The references of a file in columns, everything checked."""
+def decode_inventory(
+    data: bytes, identity: ManifestId, files: FileIds, *, where: str, limit: int
+) -> Manifest:
+    """The references of a file in columns, everything checked; `files` learns foreign names."""
     table, notes = read_table(data, INVENTORY, where=where, limit=limit)
     try:
-        return _Reader(table.combine_chunks(), notes.get(_NOTE), where).manifest(identity)
+        return _Reader(table.combine_chunks(), notes.get(_NOTE), files, where).manifest(identity)
     except (pa.ArrowException, ValueError, OverflowError, TypeError, MemoryError) as error:
         raise broken(where, error) from None
 
 
-def _columns(node: int, refs: ChunkRefs) -> dict[str, Any]:
+def _columns(node: int, refs: ChunkRefs, files: FileIds) -> dict[str, Any]:
     check_references(refs)
     rows = len(refs)
     inline = refs.kind == RefKind.INLINE
@@ -107,7 +110,7 @@ def _columns(node: int, refs: ChunkRefs) -> dict[str, Any]:
         "array_id": pa.array(np.full(rows, node, np.uint32)),
         "coord": _from_bytes(pa.binary(), coordinates, ends, None),
         "inline_data": _inline_data(refs, inline),
-        "chunk_file": _chunk_files(refs, ~inline),
+        "chunk_file": _chunk_files(refs, ~inline, files),
         "offset": pa.array(np.asarray(refs.offset), mask=inline),
         "length": pa.array(refs.length.astype(np.uint32)),
     }
@@ -121,12 +124,15 @@ def _inline_data(refs: ChunkRefs, inline: NDArray[np.bool_]) -> Any:
     return _from_bytes(pa.binary(), data.tobytes(), ends, inline)
 
 
-def _chunk_files(refs: ChunkRefs, outside: NDArray[np.bool_]) -> Any:
-    """Names of chunk files in hexadecimal, and locations of virtual chunks."""
-    native = refs.kind == RefKind.NATIVE
+def _chunk_files(refs: ChunkRefs, outside: NDArray[np.bool_], files: FileIds) -> Any:
+    """Names of chunk files, nearly always in hexadecimal, and locations of virtual chunks."""
+    foreign = (refs.kind == RefKind.NATIVE) & _begin_with(refs.chunk_id, FOREIGN)
+    native = (refs.kind == RefKind.NATIVE) & ~foreign
+    others = [files.name_of(one.tobytes()).encode() for one in refs.chunk_id[foreign]]
     virtual = refs.kind == RefKind.VIRTUAL
     sizes = np.where(virtual, refs.span[:, 1] - refs.span[:, 0], np.uint64(0)).astype(np.int64)
     sizes[native] = _NAME
+    sizes[foreign] = list(map(len, others))
     ends = np.concatenate([[0], np.cumsum(sizes)])
     text = np.empty(int(ends[-1]), np.uint8)
     starts, places = refs.span[:, 0].astype(np.int64), ends[:-1]
@@ -135,6 +141,8 @@ def _chunk_files(refs: ChunkRefs, outside: NDArray[np.bool_]) -> Any:
     names = np.stack([_HEX[ids >> 4], _HEX[ids & 15]], axis=2).tobytes()
     begin = np.arange(len(ids), dtype=np.int64) * _NAME
     copy_spans(names, begin, text, places[native], sizes[native])
+    begin = np.cumsum(sizes[foreign]) - sizes[foreign]
+    copy_spans(b"".join(others), begin, text, places[foreign], sizes[foreign])
     return _from_bytes(pa.string(), text.tobytes(), ends, outside)
 
 
@@ -153,11 +161,17 @@ def _from_bytes(
     return pa.Array.from_buffers(kind, len(ends) - 1, [bitmap, offsets, pa.py_buffer(data)])
 
 
+def _begin_with(ids: NDArray[np.uint8], mark: bytes) -> NDArray[np.bool_]:
+    start = np.frombuffer(mark, np.uint8)
+    return np.asarray((ids[:, : len(mark)] == start).all(axis=1), np.bool_)
+
+
 class _Reader:
     """The columns of one inventory file."""
 
-    def __init__(self, table: Any, width: str | None, where: str) -> None:
+    def __init__(self, table: Any, width: str | None, files: FileIds, where: str) -> None:
         self.table = table
+        self.files = files
         self.where = where
         self.widths = _WIDTHS if width != str(_WIDTH) else (_WIDTH,)
 
@@ -210,12 +224,16 @@ class _Reader:
             raise FormatError(f"{self.where}: an inline chunk has another length than its row says")
         virtual = named & self._is_location()
         native = named & ~virtual
-        if (file_sizes[native] != _NAME).any():
-            raise self._foreign_name()
         kind = np.full(rows, RefKind.INLINE, np.uint8)
         kind[virtual], kind[native] = RefKind.VIRTUAL, RefKind.NATIVE
         chunk_id = np.zeros((rows, EARLY_OBJECT_ID_SIZE), np.uint8)
-        chunk_id[native] = self._ids(_gather(file_heap, file_starts[native], _NAME))
+        usual = np.flatnonzero(native & (file_sizes == _NAME))
+        found, ours = _from_hex(_gather(file_heap, file_starts[usual], _NAME))
+        chunk_id[usual[ours]] = found[ours]
+        others = np.concatenate([usual[~ours], np.flatnonzero(native & (file_sizes != _NAME))])
+        for row in others.tolist():
+            name = file_heap[file_starts[row] : file_starts[row] + file_sizes[row]]
+            chunk_id[row] = np.frombuffer(self._foreign_id(name), np.uint8)
         starts = np.where(inline, inline_starts, file_starts + len(inline_heap))
         sizes = np.where(inline, inline_sizes, file_sizes)
         starts[native], sizes[native], offset[inline] = 0, 0, 0
@@ -231,16 +249,11 @@ class _Reader:
             heap=inline_heap + file_heap,
         )
 
-    def _ids(self, names: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        nibbles = _NIBBLES[names]
-        if (nibbles == 255).any():
-            raise self._foreign_name()
-        return np.asarray(nibbles[:, 0::2] << 4 | nibbles[:, 1::2], np.uint8)
-
-    def _foreign_name(self) -> UnsupportedError:
-        return UnsupportedError(
-            f"{self.where}: a chunk file is not called by {_NAME} hexadecimal digits"
-        )
+    def _foreign_id(self, name: bytes) -> bytes:
+        try:
+            return self.files.id_of(name.decode(), where=self.where)
+        except UnicodeDecodeError:
+            raise FormatError(f"{self.where}: the name of a chunk file is not UTF-8") from None
 
     def _is_location(self) -> NDArray[np.bool_]:
         column = self._column("chunk_file")
@@ -286,6 +299,14 @@ class _Reader:
         ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
         heap = b"" if data is None else data.to_pybytes()
         return heap, np.diff(ends), ends[:-1].copy()
+
+
+def _from_hex(names: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Ids behind names of the usual length, and which of them are ours."""
+    nibbles = _NIBBLES[names]
+    ids = np.asarray(nibbles[:, 0::2] << 4 | nibbles[:, 1::2], np.uint8)
+    ours = ~(nibbles == 255).any(axis=1) & ~_begin_with(ids, FOREIGN)
+    return ids, np.asarray(ours, np.bool_)
 
 
 def _gather(heap: bytes, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:

@@ -1,11 +1,17 @@
-"""Keys of `draft`: `state.json` and four folders with files that are called by UUIDs."""
+"""Keys of `draft`: `state.json` and four folders, whose files are called by UUIDs or otherwise.
+
+The folders may lie in another place than the state file, and files of other software may have any
+names. In memory a file has an id of 16 bytes all the same: a foreign name is remembered under one
+that is made from it.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
-from airflow_provider_icechunk.exceptions import UnsupportedError
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
@@ -13,29 +19,106 @@ from airflow_provider_icechunk.format.ids import (
     ManifestId,
     SnapshotId,
 )
+from airflow_provider_icechunk.format.names import check_file_name
 
 CONFIG_KEY = "config.yaml"
 SUFFIX = ".parquet"
+FOREIGN = b"name"
+"""How ids begin that stand for names. Ours are random, with the marks of a UUID."""
 
-_NAME = re.compile(r"([0-9a-f]{32})\.parquet", re.ASCII)
+_OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_CHUNKS = "c/"
 
 
-@dataclass(frozen=True, slots=True)
+class FileIds:
+    """The ids of the files of one folder: digits of our own names, or made from foreign ones."""
+
+    __slots__ = ("names", "suffix")
+
+    def __init__(self, suffix: str) -> None:
+        self.suffix = suffix
+        self.names: dict[bytes, str] = {}
+        """Foreign names by id."""
+
+    def id_of(self, name: str, *, where: str) -> bytes:
+        """The id of the file of this name."""
+        stem = name.removesuffix(self.suffix)
+        if len(name) == len(stem) + len(self.suffix) and _OURS.fullmatch(stem):
+            identity = bytes.fromhex(stem)
+            if not identity.startswith(FOREIGN):
+                return identity
+        try:
+            check_file_name(name)
+        except InvalidInputError as error:
+            raise FormatError(f"{where}: {error.message}") from None
+        size = EARLY_OBJECT_ID_SIZE - len(FOREIGN)
+        identity = FOREIGN + blake2b(name.encode(), digest_size=size).digest()
+        if self.names.setdefault(identity, name) != name:
+            raise FormatError(f"{where}: two file names cannot be told apart: {name[:80]!r}")
+        return identity
+
+    def name_of(self, identity: bytes) -> str:
+        """The name of a file; a foreign one must have been read before."""
+        known = self.names.get(identity)
+        if known is not None:
+            return known
+        if identity.startswith(FOREIGN):
+            raise UnsupportedError(
+                f"{identity.hex()} stands for a file that other software named, and what names it "
+                "was not read here: open the repository anew and read the array first"
+            )
+        return identity.hex() + self.suffix
+
+
+@dataclass(slots=True)
 class DraftLayout:
     """Keys of the immutable objects. There are no transaction logs: nothing is in their folder."""
 
+    root: str = ""
+    """Where the folders are, seen from the state file: empty, or with a slash at its end."""
     names: dict[SnapshotId, str] = field(default_factory=dict)
     """Structure files that are not called by the id of their snapshot, by what the state says."""
-    snapshots: str = "s/"
-    manifests: str = "i/"
-    transactions: str = "t/"
-    chunks: str = "c/"
-    attributes: str = "a/"
+    inventories: FileIds = field(default_factory=lambda: FileIds(SUFFIX))
+    chunk_files: FileIds = field(default_factory=lambda: FileIds(""))
+    attribute_files: FileIds = field(default_factory=lambda: FileIds(SUFFIX))
+
+    @property
+    def snapshots(self) -> str:
+        """Prefix of all structure files."""
+        return self.root + "s/"
+
+    @property
+    def manifests(self) -> str:
+        """Prefix of all inventory files."""
+        return self.root + "i/"
+
+    @property
+    def transactions(self) -> str:
+        """A prefix below which there never is anything."""
+        return self.root + "t/"
+
+    @property
+    def chunks(self) -> str:
+        """Prefix of all chunk files."""
+        return self.root + _CHUNKS
+
+    @property
+    def attributes(self) -> str:
+        """Prefix of all attributes files."""
+        return self.root + "a/"
 
     def names_in(self, prefix: str) -> FileNames:
         """Ids of 16 bytes as hexadecimal digits; metadata files have an ending."""
-        suffix = "" if prefix == self.chunks else SUFFIX
-        return FileNames(EARLY_OBJECT_ID_SIZE, suffix, hexadecimal=True)
+        aliases: dict[str, dict[bytes, str]] = {
+            self.snapshots: {bytes(one): name for one, name in self.names.items()},
+            self.manifests: self.inventories.names,
+            self.chunks: self.chunk_files.names,
+            self.attributes: self.attribute_files.names,
+        }
+        suffix = "" if prefix.endswith(_CHUNKS) else SUFFIX
+        return FileNames(
+            EARLY_OBJECT_ID_SIZE, suffix, hexadecimal=True, aliases=aliases.get(prefix, {})
+        )
 
     def snapshot(self, identity: SnapshotId) -> str:
         """Key of a structure file."""
@@ -43,7 +126,7 @@ class DraftLayout:
 
     def manifest(self, identity: ManifestId) -> str:
         """Key of an inventory file."""
-        return self.manifests + parquet_name(identity)
+        return self.manifests + self.inventories.name_of(identity)
 
     def transaction(self, identity: SnapshotId) -> str:
         """A key under which there never is anything."""
@@ -51,19 +134,9 @@ class DraftLayout:
 
     def chunk(self, identity: ChunkId) -> str:
         """Key of a chunk file."""
-        return self.chunks + identity.hex()
+        return self.chunks + self.chunk_files.name_of(identity)
 
 
 def parquet_name(identity: bytes) -> str:
     """The file name of a structure or inventory."""
     return identity.hex() + SUFFIX
-
-
-def parse_inventory_name(name: str, *, where: str) -> ManifestId:
-    """The id of the inventory in a file of this name."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise UnsupportedError(
-            f"{where}: the inventory file {name[:80]!r} is not called by 32 hexadecimal digits"
-        )
-    return ManifestId(bytes.fromhex(match[1]))

@@ -11,16 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-    UnsupportedError,
-)
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.generations.draft.layout import parquet_name
 from airflow_provider_icechunk.format.generations.fence import check_unfenced
 from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.names import MAIN, check_ref_name
+from airflow_provider_icechunk.format.names import MAIN, check_file_name, check_ref_name
 from airflow_provider_icechunk.format.snapshot import Metadata, Snapshot
 from airflow_provider_icechunk.format.wire import json_text as js
 from airflow_provider_icechunk.format.wire import sealed_json
@@ -78,6 +73,8 @@ class State:
     refs: Mapping[str, Ref] | None
     """`None` where the document has no `refs`."""
     deleted_tags: frozenset[str] = frozenset()
+    store_root: str | None = None
+    """Where the data is, if not beside the document."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members that the sketch does not know; kept."""
 
@@ -141,6 +138,7 @@ def encode_state(state: State) -> bytes:
         **state.extra,
         "id": state.id,
         "generation": state.generation,
+        **({} if state.store_root is None else {"store_root": state.store_root}),
         "snapshots": [_write_entry(entry) for entry in state.snapshots.values()],
     }
     if state.refs is not None:
@@ -161,17 +159,13 @@ def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
         value, "the state", where=where, required=["id", "generation", "snapshots"]
     )
     _check_depth(fields, where)
-    if fields.get("store_root"):
-        raise UnsupportedError(
-            f"{where}: keeps its data elsewhere ({repr(fields['store_root'])[:80]}); open the "
-            "repository where its data is"
-        )
     entries = [
         _read_entry(one, where) for one in js.as_list(fields["snapshots"], "snapshots", where=where)
     ]
     snapshots = {entry.id: entry for entry in entries}
     if len(snapshots) != len(entries):
         raise FormatError(f"{where}: lists a snapshot twice")
+    root = fields.get("store_root")
     deleted = js.as_list(fields.get(_DELETED, []), "the deleted tags", where=where)
     return State(
         id=js.as_text(fields["id"], "the id", where=where),
@@ -179,6 +173,7 @@ def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
         snapshots=snapshots,
         refs=_read_refs(fields.get("refs"), where),
         deleted_tags=frozenset(js.as_text(one, "a deleted tag", where=where) for one in deleted),
+        store_root=None if root is None else js.as_text(root, "store_root", where=where),
         extra={name: fields[name] for name in fields if name not in _KNOWN},
     )
 
@@ -249,9 +244,10 @@ def _ref_name(name: str, where: str) -> str:
 
 def _file_name(value: object, where: str) -> str:
     name = js.as_text(value, "the name of a structure file", where=where)
-    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise FormatError(f"{where}: {name[:80]!r} is not the name of a structure file")
-    return name
+    try:
+        return check_file_name(name, "structure file")
+    except InvalidInputError as error:
+        raise FormatError(f"{where}: {error.message}") from None
 
 
 def _text(identity: SnapshotId) -> str:

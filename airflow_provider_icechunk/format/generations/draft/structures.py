@@ -7,8 +7,7 @@ note of the Parquet footer, so that a snapshot that no state lists yet can be re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +29,7 @@ from airflow_provider_icechunk.format.generations.draft.documents import (
     from_zarr_json,
     to_zarr_json,
 )
-from airflow_provider_icechunk.format.generations.draft.layout import (
-    parquet_name,
-    parse_inventory_name,
-)
+from airflow_provider_icechunk.format.generations.draft.layout import DraftLayout
 from airflow_provider_icechunk.format.generations.draft.tables import (
     ATTRIBUTES,
     STRUCTURE,
@@ -65,8 +61,6 @@ _NOTE = "icechunk.snapshot"
 _NOTE_LIMIT = 64 << 20
 _U32 = (1 << 32) - 1
 
-Place = tuple[ManifestId, NodeId]
-
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -86,15 +80,13 @@ class Structure:
     nodes: list[Node]
     facts: Facts | None
     """`None` in files of other software."""
-    rows: dict[Place, int] = field(default_factory=dict)
-    """Where the references of an array start in an inventory, if not at its first row."""
 
 
 def encode_structure(
-    snapshot: Snapshot, row_of: Callable[[Place], int], outside: Writing, *, level: int
+    snapshot: Snapshot, layout: DraftLayout, outside: Writing, *, level: int
 ) -> bytes:
     """A whole file; `outside` says which attributes go to files of their own."""
-    rows = [_row(node, row_of, outside) for node in snapshot.nodes.values()]
+    rows = [_row(node, layout, outside) for node in snapshot.nodes.values()]
     try:
         table = pa.Table.from_pylist(rows, schema=STRUCTURE)
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
@@ -109,25 +101,26 @@ def encode_structure(
     return write_table(table, {_NOTE: js.dump(note, "the snapshot").decode()}, level=level)
 
 
-def decode_structure(data: bytes, *, where: str, limit: int, outside: Reading) -> Structure:
+def decode_structure(
+    data: bytes, layout: DraftLayout, *, where: str, limit: int, outside: Reading
+) -> Structure:
     """The nodes of a file, everything checked; `outside` has attributes that are in other files."""
     table, notes = read_table(data, STRUCTURE, where=where, limit=limit)
     try:
         records = table.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
         raise broken(where, error) from None
-    rows: dict[Place, int] = {}
-    nodes = [_read_row(record, rows, where, outside) for record in records]
+    nodes = [_read_row(record, layout, where, outside) for record in records]
     if len({node.path for node in nodes}) != len(nodes):
         raise FormatError(f"{where}: two nodes have the same path")
     if len({node.id for node in nodes}) != len(nodes):
         raise FormatError(f"{where}: two nodes have the same id")
-    return Structure(nodes, _facts(notes.get(_NOTE), where), rows)
+    return Structure(nodes, _facts(notes.get(_NOTE), where))
 
 
 def check_node(node: Node) -> None:
     """Refuse a node that a row has no place for."""
-    _row(node, lambda _: 0, Writing(None, {}, None))
+    _row(node, DraftLayout(), Writing(None, {}, None))
 
 
 def encode_attributes(rows: Rows, *, level: int) -> bytes:
@@ -161,7 +154,7 @@ def node_number(identity: NodeId) -> int:
     return number
 
 
-def _row(node: Node, row_of: Callable[[Place], int], outside: Writing) -> dict[str, Any]:
+def _row(node: Node, layout: DraftLayout, outside: Writing) -> dict[str, Any]:
     metadata, attributes = from_zarr_json(node.user_data)
     if (metadata is None) != (node.array is None):
         raise InvalidInputError(f"node {node.path!r} and its `zarr.json` are of different kinds")
@@ -175,29 +168,31 @@ def _row(node: Node, row_of: Callable[[Place], int], outside: Writing) -> dict[s
         "inline_attrs": attributes if ref is None else None,
         "attrs_reference": None
         if ref is None
-        else {"attrs_file": parquet_name(ref.file), "row": ref.row, "flags": None},
+        else {
+            "attrs_file": layout.attribute_files.name_of(ref.file),
+            "row": ref.row,
+            "flags": None,
+        },
         "inventories": None
         if array is None
-        else [_inventory(ref, node.id, array, row_of) for ref in array.manifests],
+        else [_inventory(ref, array, layout) for ref in array.manifests],
     }
 
 
-def _inventory(
-    ref: ManifestRef, node: NodeId, array: ArrayData, row_of: Callable[[Place], int]
-) -> dict[str, Any]:
+def _inventory(ref: ManifestRef, array: ArrayData, layout: DraftLayout) -> dict[str, Any]:
     """Where the box is unknown the whole grid is written: too large is harmless to readers."""
     extents = ref.extents
     if extents is None:
         extents = tuple((0, -(-side.length // side.chunk_length)) for side in array.shape)
     return {
-        "inventory_file": parquet_name(ref.id),
-        "row": row_of((ref.id, node)),
+        "inventory_file": layout.inventories.name_of(ref.id),
+        "row": ref.row,
         "extent": [list(box) for box in extents],
         "flags": None,
     }
 
 
-def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str, outside: Reading) -> Node:
+def _read_row(record: dict[str, Any], layout: DraftLayout, where: str, outside: Reading) -> Node:
     number = js.as_number(record["id"], "the id of a node", where=where, most=_U32)
     identity = NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
     path = js.as_text(record["path"], "the path of a node", where=where)
@@ -207,7 +202,7 @@ def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str, outsid
         raise FormatError(f"{where}: {error.message}") from None
     attributes = record.get("inline_attrs")
     if record.get("attrs_reference") is not None:
-        attributes = _outside_attributes(record["attrs_reference"], outside, where)
+        attributes = _outside_attributes(record["attrs_reference"], layout, outside, where)
     kind, metadata = record["type"], record.get("array_metadata")
     if kind not in ("array", "group") or (kind == "array") != (metadata is not None):
         raise FormatError(f"{where}: node {path[:200]!r} is neither a group nor an array")
@@ -215,28 +210,26 @@ def _read_row(record: dict[str, Any], rows: dict[Place, int], where: str, outsid
     document, facts = to_zarr_json(metadata, attributes, where=here)
     if not isinstance(facts, ArrayDocument):
         return Node(identity, path, document)
-    refs = []
-    for item in js.as_list(record.get("inventories") or [], "the inventories", where=here):
-        ref, row = _read_inventory(item, len(facts.shape), here)
-        refs.append(ref)
-        if row:
-            rows[ref.id, identity] = row
+    refs = [
+        _read_inventory(item, len(facts.shape), layout, here)
+        for item in js.as_list(record.get("inventories") or [], "the inventories", where=here)
+    ]
     sides = tuple(map(Dimension, facts.shape, facts.chunk_shape))
     return Node(identity, path, document, ArrayData(sides, facts.dimension_names, tuple(refs)))
 
 
-def _outside_attributes(value: object, outside: Reading, where: str) -> bytes:
+def _outside_attributes(value: object, layout: DraftLayout, outside: Reading, where: str) -> bytes:
     required = ("attrs_file", "row")
     fields = js.as_object(value, "a reference to attributes", where=where, required=required)
     if fields.get("flags"):
         raise FormatError(f"{where}: a reference to attributes has flags")
     name = js.as_text(fields["attrs_file"], "the file of attributes", where=where)
     row = js.as_number(fields["row"], "the row of attributes", where=where, most=_U32)
-    file = AttributesId(parse_inventory_name(name, where=where))
+    file = AttributesId(layout.attribute_files.id_of(name, where=where))
     return js.dump(outside.resolve(AttributesRef(file, row), where=where), "the attributes")
 
 
-def _read_inventory(value: object, ndim: int, where: str) -> tuple[ManifestRef, int]:
+def _read_inventory(value: object, ndim: int, layout: DraftLayout, where: str) -> ManifestRef:
     required = ("inventory_file", "row", "extent")
     fields = js.as_object(value, "an inventory", where=where, required=required)
     name = js.as_text(fields["inventory_file"], "the file of an inventory", where=where)
@@ -252,7 +245,8 @@ def _read_inventory(value: object, ndim: int, where: str) -> tuple[ManifestRef, 
         boxes.append((ends[0], ends[1]))
     if len(boxes) != ndim:
         raise FormatError(f"{where}: extents of {len(boxes)} dimensions for {ndim}")
-    return ManifestRef(parse_inventory_name(name, where=where), tuple(boxes)), row
+    identity = ManifestId(layout.inventories.id_of(name, where=where))
+    return ManifestRef(identity, tuple(boxes), row)
 
 
 def _facts(note: str | None, where: str) -> Facts | None:
