@@ -47,6 +47,7 @@ class CacheLimits:
     snapshot_nodes: int = 500_000
     manifest_bytes: int = 1 << 30
     log_changes: int = 1_000_000
+    """Changed chunks in transaction logs."""
 
 
 class Assets:

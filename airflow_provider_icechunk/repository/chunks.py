@@ -16,6 +16,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, Storag
 from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import Inline, Native, Payload, Virtual
+from airflow_provider_icechunk.repository.cache import WeightedCache
 from airflow_provider_icechunk.repository.readahead import ReadAhead
 from airflow_provider_icechunk.storage.base import Bounded, Data, Put, Storage, read_into
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
@@ -155,18 +156,24 @@ class _Request:
 
 
 class ChunkReader:
-    """Reads bytes of references. Only an absent reference is a missing chunk; all else raises."""
+    """Reads bytes of references. Only an absent reference is a missing chunk; all else raises.
+
+    :param kept_bytes: how much of what was read is kept in memory for the next reader.
+    """
 
     gap = 256 << 10
     """Ranges of one file that are at most this far apart are read as one."""
     widest = 32 << 20
     """A joined read does not grow beyond this."""
 
-    def __init__(self, storage: Storage, layout: Layout, virtual: VirtualReader) -> None:
+    def __init__(
+        self, storage: Storage, layout: Layout, virtual: VirtualReader, *, kept_bytes: int = 0
+    ) -> None:
         self._storage = storage
         self._layout = layout
         self._virtual = virtual
         self._ahead = ReadAhead()
+        self._kept = WeightedCache[_Span, bytes](kept_bytes, len) if kept_bytes else None
 
     def read(self, wanted: Wanted, writer: ChunkWriter | None = None) -> bytes:
         """The bytes of one wanted range."""
@@ -177,9 +184,12 @@ class ChunkReader:
         native = wanted.payload
         if isinstance(native, Native) and self.at_hand(wanted, writer) is None:
             key = self._layout.chunk(native.chunk_id)
-            size = read_into(self._storage, key, native.offset + wanted.start, space)
+            start = native.offset + wanted.start
+            size = read_into(self._storage, key, start, space)
             if size is None or size < len(space):
                 raise self._lost(key, size)
+            if self._kept is not None:
+                self._kept.put((native.chunk_id, start, start + len(space)), bytes(space))
         else:
             space[:] = self.read(wanted, writer)
 
@@ -191,7 +201,7 @@ class ChunkReader:
             case Native(chunk_id, offset):
                 span = chunk_id, offset + wanted.start, offset + wanted.stop
                 waiting = writer.pending_range(*span)
-                return self._ahead.find(*span) if waiting is None else waiting
+                return self._in_memory(span) if waiting is None else waiting
             case Virtual():
                 return None
 
@@ -240,8 +250,12 @@ class ChunkReader:
         return found | self._fetch({p: span for p, span in awaited.items() if p not in found})
 
     def _at_hand(self, spans: dict[int, _Span]) -> dict[int, bytes]:
-        brought = {position: self._ahead.find(*span) for position, span in spans.items()}
+        brought = {position: self._in_memory(span) for position, span in spans.items()}
         return {position: data for position, data in brought.items() if data is not None}
+
+    def _in_memory(self, span: _Span) -> bytes | None:
+        kept = None if self._kept is None else self._kept.peek(span)
+        return self._ahead.find(*span) if kept is None else kept
 
     def _fetch(self, spans: dict[int, _Span]) -> dict[int, bytes]:
         if not spans:
@@ -273,6 +287,8 @@ class ChunkReader:
             for position in request.pieces:
                 _, first, last = spans[position]
                 found[position] = answer.data[first - request.start : last - request.start]
+                if self._kept is not None:
+                    self._kept.put(spans[position], found[position])
         return found
 
     def _lost(self, key: str, size: int | None) -> StorageError:

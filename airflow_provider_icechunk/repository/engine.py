@@ -12,11 +12,16 @@ from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.repository.assets import Assets, CacheLimits
 from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
 from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
+from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
+from airflow_provider_icechunk.repository.tuning import follow, warn_of_unheeded
 from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import HasEndpoint, Storage
 from airflow_provider_icechunk.virtual.credentials import AnyCredential
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
+
+_LOG_CHANGES = 1_000_000
+"""More than officially, where none are kept: a rebase that lost again reads no log twice."""
 
 Authorization = Mapping[str, AnyCredential | None]
 """URL prefixes of virtual chunks that may be read, and as whom."""
@@ -78,15 +83,21 @@ def build_engine(
     world: World,
 ) -> Engine:
     """Put the parts of an open repository together."""
+    warn_of_unheeded(given, storage)
     settings = config.resolved()
+    chosen = follow(storage, config, ledger.layout.chunks)
+    if chosen is not storage:
+        storage, ledger = chosen, open_ledger(ledger.generation, chosen, world)
     trust = Trust.of(
         creates=settings.storage.use_conditional_create,
         updates=settings.storage.use_conditional_update,
     )
     ledger = ledger.trusting(trust).following(settings)
+    logs = None if config.caching is None else config.caching.num_transaction_changes
     limits = CacheLimits(
         snapshot_nodes=settings.num_snapshot_nodes,
         manifest_bytes=settings.num_chunk_refs * 80,
+        log_changes=_LOG_CHANGES if logs is None else logs,
     )
     assets = Assets(storage, ledger, level=settings.compression_level, limits=limits)
     endpoint = storage.endpoint_url if isinstance(storage, HasEndpoint) else None
@@ -97,7 +108,7 @@ def build_engine(
         storage=storage,
         ledger=ledger,
         assets=assets,
-        reader=ChunkReader(storage, ledger.layout, virtual),
+        reader=ChunkReader(storage, ledger.layout, virtual, kept_bytes=settings.num_bytes_chunks),
         virtual=virtual,
         config=config,
         settings=settings,

@@ -24,8 +24,10 @@ from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger
 from airflow_provider_icechunk.repository.maintenance.face import Maintenance
 from airflow_provider_icechunk.repository.operations import Operations
+from airflow_provider_icechunk.repository.preloading import preloaded
 from airflow_provider_icechunk.repository.replaying import changes_between
 from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.repository.tuning import follow
 from airflow_provider_icechunk.repository.versions import Versions
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
 from airflow_provider_icechunk.storage.base import Storage, Version
@@ -71,6 +73,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         `check_clean_root=False` other files may be there, as long as they are no repository.
         """
         generation = _generation(spec_version)
+        storage = follow(storage, config)
         ledger = creation.create(
             storage, generation, config, world, check_clean_root=check_clean_root
         )
@@ -89,6 +92,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         world: World = REAL_WORLD,
     ) -> Self:
         """Open a repository of any supported generation."""
+        storage = follow(storage, config)
         generation = detect_generation(storage)
         if generation is None:
             raise NotFoundError(
@@ -235,7 +239,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
 
     def writable_session(self, branch: str) -> AnySession:
         """A session on the head of `branch` that can be changed and committed."""
-        base = self._engine.assets.snapshot(self._branch_head(branch))
+        base = preloaded(self._engine, self._engine.assets.snapshot(self._branch_head(branch)))
         return self.session_class(
             self._engine, base, branch=branch, metadata=self._default_commit_metadata
         )
@@ -274,7 +278,8 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         if as_of is not None:
             assert branch is not None
             start = self._newest_until(branch, start, as_of)
-        return self.session_class(self._engine, self._engine.assets.snapshot(start))
+        base = preloaded(self._engine, self._engine.assets.snapshot(start))
+        return self.session_class(self._engine, base)
 
 
 class Repository(BaseRepository[Session]):

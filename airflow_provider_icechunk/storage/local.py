@@ -41,6 +41,7 @@ from airflow_provider_icechunk.storage.local_scan import folders_below, walk
 from airflow_provider_icechunk.storage.locks import FolderLocks
 from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
 from airflow_provider_icechunk.storage.ranges import resolve
+from airflow_provider_icechunk.storage.tuning import Tuning
 
 _FEW, _LITTLE = 8, 1 << 20
 """So few files and bytes are written before a thread has woken up."""
@@ -77,6 +78,13 @@ class LocalStorage:
     def __reduce__(self) -> tuple[Any, ...]:
         """Locks and what waits to be settled stay behind."""
         return (_rebuild, (self.root, self._durable, self._concurrency))
+
+    def tuned(self, tuning: Tuning) -> LocalStorage:
+        """The same folder with fewer files at once; a file system has nothing else to choose."""
+        at_once = min(tuning.requests_at_once or self._concurrency, self._concurrency)
+        if at_once == self._concurrency:
+            return self
+        return LocalStorage(self.root, durable=self._durable, concurrency=at_once)
 
     @property
     def root(self) -> Path:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +23,7 @@ from airflow_provider_icechunk.storage.base import (
     read_into,
 )
 from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.storage.tuning import Tuning, tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ class ObservedStorage:
         self._clock = clock
         self._usage: dict[str, Usage] = {}
         self._lock = PerProcess(threading.Lock)
+
+    def tuned(self, tuning: Tuning) -> ObservedStorage:
+        """The same counters over a storage that is used in another way."""
+        inner = tuned(self._inner, tuning)
+        if inner is self._inner:
+            return self
+        twin = copy(self)
+        twin._inner = inner
+        return twin
 
     @property
     def inner(self) -> Storage:

@@ -41,6 +41,7 @@ from airflow_provider_icechunk.storage.s3_bucket import Bucket
 from airflow_provider_icechunk.storage.s3_errors import FAILURES, Trouble, classify
 from airflow_provider_icechunk.storage.s3_settings import S3Settings
 from airflow_provider_icechunk.storage.s3_writes import Upload, put_if, put_in_parts, put_plainly
+from airflow_provider_icechunk.storage.tuning import Tuning
 
 _BATCH = 1000
 
@@ -92,6 +93,11 @@ class S3Storage:
     def settings(self) -> S3Settings:
         """What this storage was made of."""
         return self._settings
+
+    def tuned(self, tuning: Tuning) -> S3Storage:
+        """The same bucket with other retries, storage classes or requests at once."""
+        settings = self._settings.tuned(tuning)
+        return self if settings is self._settings else S3Storage(settings)
 
     @property
     def location(self) -> str:
@@ -165,7 +171,7 @@ class S3Storage:
         upload = Upload.of(check_key(key), data, metadata, content_type)
         match expect:
             case Anything():
-                large = len(upload.data) >= self._settings.multipart_threshold
+                large = len(upload.data) >= max(1, self._settings.multipart_threshold)
                 put = put_in_parts if large else put_plainly
                 return Written(put(self._bucket, upload))
             case Absent() | Exactly():

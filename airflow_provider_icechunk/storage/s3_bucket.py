@@ -21,6 +21,7 @@ from airflow_provider_icechunk.storage.s3_errors import (
     translate,
 )
 from airflow_provider_icechunk.storage.s3_settings import S3Settings
+from airflow_provider_icechunk.storage.tuning import Slots
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -62,6 +63,7 @@ class Bucket:
         self.location = "/".join(filter(None, ("s3:/", settings.bucket, settings.prefix)))
         self._root = f"{settings.prefix}/" if settings.prefix else ""
         self._connection = PerProcess(lambda: _connect(settings))
+        self._slots = Slots(settings.concurrency)
 
     @property
     def client(self) -> S3Client:
@@ -80,7 +82,8 @@ class Bucket:
         """
         for is_last in self.settings.retry.attempts():
             try:
-                return call()
+                with self._slots.one():
+                    return call()
             except FAILURES as error:
                 trouble = classify(error)
                 if trouble in {Trouble.MISSING, Trouble.BAD_RANGE, Trouble.NO_UPLOAD}:
@@ -199,12 +202,13 @@ class Bucket:
     def put(self, key: str, data: bytes, request: Mapping[str, Any]) -> Version:
         """One PUT, once. `request` has the client's names for what goes with the bytes."""
         name, headers = self.name(key), _headers(request)
-        short = self._by_lane(lambda lane: lane.put(name, data, headers))
-        if short is not None:
-            return _tag(short.headers)
-        bucket = self.settings.bucket
-        answer = self.client.put_object(Bucket=bucket, Key=name, Body=data, **request)
-        return Version(answer["ETag"])
+        with self._slots.one():
+            short = self._by_lane(lambda lane: lane.put(name, data, headers))
+            if short is not None:
+                return _tag(short.headers)
+            bucket = self.settings.bucket
+            answer = self.client.put_object(Bucket=bucket, Key=name, Body=data, **request)
+            return Version(answer["ETag"])
 
     def _by_lane(self, request: Callable[[Lane], Answer]) -> Answer | None:
         """The answer on the short way; `None` where the client has to make the request."""

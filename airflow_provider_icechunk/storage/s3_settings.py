@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 from airflow_provider_icechunk.storage.credentials import EnvironmentCredentials, S3Credentials
 from airflow_provider_icechunk.storage.keys import check_bucket_name, check_key
 from airflow_provider_icechunk.storage.retry import Retry
+from airflow_provider_icechunk.storage.tuning import Tuning
 
 Checksums = Literal["when_supported", "when_required"]
 
@@ -47,6 +49,8 @@ class S3Settings:
     """For everything but chunks; `storage_class` if not given."""
     chunks_storage_class: str | None = None
     """For chunks; `storage_class` if not given."""
+    chunks_prefix: str = "chunks/"
+    """How the keys of chunks begin."""
     retry: Retry = field(default_factory=Retry)
 
     def __post_init__(self) -> None:
@@ -71,9 +75,33 @@ class S3Settings:
     def storage_class_of(self, key: str) -> str | None:
         """The storage class for an object, by the kind of data its key says it has."""
         special = (
-            self.chunks_storage_class if key.startswith("chunks/") else self.metadata_storage_class
+            self.chunks_storage_class
+            if key.startswith(self.chunks_prefix)
+            else self.metadata_storage_class
         )
         return special or self.storage_class
+
+    def tuned(self, tuning: Tuning) -> S3Settings:
+        """These settings with those that were chosen for a repository; itself without a change."""
+        pauses = {
+            "tries": tuning.tries,
+            "first_pause": tuning.first_pause,
+            "longest_pause": tuning.longest_pause,
+        }
+        chosen = {
+            "concurrency": tuning.requests_at_once,
+            "use_metadata": tuning.use_metadata,
+            "storage_class": tuning.storage_class,
+            "metadata_storage_class": tuning.metadata_storage_class,
+            "chunks_storage_class": tuning.chunks_storage_class,
+            "chunks_prefix": tuning.chunks_prefix,
+            "multipart_threshold": tuning.multipart_threshold,
+            "retry": replace(self.retry, **_chosen(pauses)),
+        }
+        changes = {
+            name: value for name, value in _chosen(chosen).items() if getattr(self, name) != value
+        }
+        return replace(self, **changes) if changes else self
 
     def _check_endpoint(self) -> None:
         if self.endpoint_url is None:
@@ -88,6 +116,10 @@ class S3Settings:
                 f"endpoint_url {self.endpoint_url!r} is not encrypted: use https, or set "
                 "allow_http if the network is trusted"
             )
+
+
+def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _invalid(message: str) -> InvalidInputError:

@@ -157,9 +157,20 @@ class IcechunkStore(TreeStore):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> Buffers:
-        """Many values or parts of values; those that lie together are read together."""
-        reads = (self.get(key, prototype, byte_range) for key, byte_range in key_ranges)
-        return list(await asyncio.gather(*reads))
+        """Many values or parts of values; those that lie together are read together.
+
+        All of them at once, unless `get_partial_values_concurrency` was chosen.
+        """
+        chosen = self._tree.engine.config.get_partial_values_concurrency
+        at_once = None if chosen is None else asyncio.Semaphore(max(1, chosen))
+
+        async def read(key: str, byte_range: ByteRequest | None) -> Buffer | None:
+            if at_once is None:
+                return await self.get(key, prototype, byte_range)
+            async with at_once:
+                return await self.get(key, prototype, byte_range)
+
+        return list(await asyncio.gather(*(read(*one) for one in key_ranges)))
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value under `key`."""

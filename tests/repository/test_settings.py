@@ -1,0 +1,208 @@
+"""Every setting of a repository does something, or whoever sets it is told that it does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from support import moto_server
+from support import setting_probes as probes
+from support.setting_probes import Config, conditions, filled, location_compression, read_one
+
+import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.format.config_settings import Settings
+from airflow_provider_icechunk.repository import tuning
+from airflow_provider_icechunk.storage.base import (
+    Absent,
+    Exactly,
+)
+from airflow_provider_icechunk.storage.credentials import static_credentials
+from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.storage.s3 import S3Storage
+
+
+def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tuple[Any, Any]:
+    """A repository in a bucket, and a client that says what is stored there."""
+    keys = moto_server.KEYS
+    storage = S3Storage.at(
+        moto_server.BUCKET,
+        prefix,
+        region="us-east-1",
+        endpoint_url=endpoint,
+        allow_http=True,
+        force_path_style=True,
+        credentials=static_credentials(keys["access_key_id"], keys["secret_access_key"]),
+    )
+    repo = filled(storage, Config(storage=settings))
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=keys["access_key_id"],
+        aws_secret_access_key=keys["secret_access_key"],
+    )
+    return repo, client
+
+
+def stored(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> dict[str, Any]:
+    """What the store knows of every object of a repository."""
+    _, client = on_s3(settings, endpoint, prefix)
+    listed = client.list_objects_v2(Bucket=moto_server.BUCKET, Prefix=f"{prefix}/")["Contents"]
+    found = {
+        one["Key"].removeprefix(f"{prefix}/"): client.head_object(
+            Bucket=moto_server.BUCKET, Key=one["Key"]
+        )
+        for one in listed
+    }
+    client.close()
+    assert any(key.startswith("chunks/") for key in found)
+    return found
+
+
+def storage_classes(name: str) -> Callable[[str], None]:
+    def probe(endpoint: str) -> None:
+        chosen = icechunk.StorageSettings(**{name: "STANDARD_IA"})
+        found = stored(chosen, endpoint, f"classes-{name}")
+        for key, known in found.items():
+            is_chunk = key.startswith("chunks/")
+            follows = name == "storage_class" or is_chunk == (name == "chunks_storage_class")
+            assert (known.get("StorageClass") == "STANDARD_IA") is follows, key
+
+    return probe
+
+
+def unsafe_use_metadata(endpoint: str) -> None:
+    for chosen in (True, False):
+        settings = icechunk.StorageSettings(unsafe_use_metadata=chosen)
+        found = stored(settings, endpoint, f"metadata-{chosen}")
+        assert any(known["Metadata"] for known in found.values()) is chosen
+
+
+def minimum_size_for_multipart_upload(endpoint: str) -> None:
+    for least, parts in ((500, True), (601, False)):
+        settings = icechunk.StorageSettings(minimum_size_for_multipart_upload=least)
+        found = stored(settings, endpoint, f"parts-{least}")
+        chunks = [known for key, known in found.items() if key.startswith("chunks/")]
+        assert {"-" in known["ETag"] for known in chunks} == {parts}
+
+
+RETRIES = ("max_tries", "initial_backoff_ms", "max_backoff_ms")
+_DICTIONARY = "manifest.virtual_chunk_location_compression"
+HONOURED: dict[str, Callable[..., None]] = {
+    "inline_chunk_threshold_bytes": probes.inline_chunk_threshold_bytes,
+    "get_partial_values_concurrency": probes.get_partial_values_concurrency,
+    "compression.algorithm": probes.compression_algorithm,
+    "compression.level": probes.compression_level,
+    "max_concurrent_requests": probes.max_concurrent_requests,
+    "caching.num_snapshot_nodes": probes.num_snapshot_nodes,
+    "caching.num_chunk_refs": probes.num_chunk_refs,
+    "caching.num_transaction_changes": probes.num_transaction_changes,
+    "caching.num_bytes_chunks": probes.num_bytes_chunks,
+    "storage.concurrency.max_concurrent_requests_for_object": (
+        probes.max_concurrent_requests_for_object
+    ),
+    "storage.concurrency.ideal_concurrent_request_size": probes.ideal_concurrent_request_size,
+    **{f"storage.retries.{name}": probes.retries for name in RETRIES},
+    "storage.unsafe_use_conditional_create": conditions("unsafe_use_conditional_create", Absent),
+    "storage.unsafe_use_conditional_update": conditions("unsafe_use_conditional_update", Exactly),
+    "storage.unsafe_use_metadata": unsafe_use_metadata,
+    "storage.storage_class": storage_classes("storage_class"),
+    "storage.metadata_storage_class": storage_classes("metadata_storage_class"),
+    "storage.chunks_storage_class": storage_classes("chunks_storage_class"),
+    "storage.minimum_size_for_multipart_upload": minimum_size_for_multipart_upload,
+    "virtual_chunk_containers": probes.virtual_chunk_containers,
+    "manifest.preload.max_total_refs": probes.preload_max_total_refs,
+    "manifest.preload.preload_if": probes.preload_if,
+    "manifest.splitting": probes.splitting,
+    f"{_DICTIONARY}.min_num_chunks": location_compression("min_num_chunks", 1, 10_000),
+    f"{_DICTIONARY}.dictionary_max_training_samples": location_compression(
+        "dictionary_max_training_samples", 20, 1000
+    ),
+    f"{_DICTIONARY}.dictionary_max_size_bytes": location_compression(
+        "dictionary_max_size_bytes", 512, 4096
+    ),
+    f"{_DICTIONARY}.compression_level": location_compression("compression_level", 1, 19),
+    **{f"repo_update_retries.default.{name}": probes.repo_update_retries for name in RETRIES},
+    "num_updates_per_repo_info_file": probes.num_updates_per_repo_info_file,
+    "attributes_file_threshold_bytes": probes.attributes_file_threshold_bytes,
+}
+"""Every setting that is followed, with what shows it."""
+
+STORED_ONLY: dict[str, Config] = {
+    "caching.num_bytes_attributes": Config(
+        caching=icechunk.CachingConfig(num_bytes_attributes=1000)
+    ),
+}
+"""Every setting that changes nothing, with a configuration that has it."""
+
+
+def settings_of(kind: type[Settings], above: str = "") -> Iterator[str]:
+    """All settings of a group and of the groups in it."""
+    for item in fields(kind):
+        inner = item.metadata.get("kind")
+        is_group = isinstance(inner, type) and issubclass(inner, Settings)
+        if is_group and any("check" in one.metadata for one in fields(inner)):
+            yield from settings_of(inner, f"{above}{item.name}.")
+        elif item.name != "extra":
+            yield above + item.name
+
+
+def test_every_setting_is_followed_or_known_not_to_be() -> None:
+    assert set(settings_of(Config)) == HONOURED.keys() | STORED_ONLY.keys()
+    assert not HONOURED.keys() & STORED_ONLY.keys()
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_setting_does_what_it_says(name: str, request: pytest.FixtureRequest) -> None:
+    probe = HONOURED[name]
+    needs_bucket = "endpoint" in probe.__code__.co_varnames[: probe.__code__.co_argcount]
+    probe(*([request.getfixturevalue("moto_endpoint")] if needs_bucket else []))
+
+
+@pytest.mark.parametrize("name", STORED_ONLY)
+def test_a_setting_that_changes_nothing_is_named_in_one_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_warned", set())
+    storage = MemoryStorage()
+    with pytest.warns(UserWarning, match=f"{name} is stored and not followed") as told:
+        repo = icechunk.Repository.create(storage, STORED_ONLY[name])
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    repo.save_config()
+    icechunk.Repository.open(storage, STORED_ONLY[name])
+    monkeypatch.setattr(tuning, "_warned", set())
+    # Who opens what others stored chose nothing.
+    assert icechunk.Repository.open(storage).config == STORED_ONLY[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["storage_class", "metadata_storage_class", "chunks_storage_class"]
+)
+def test_storage_classes_where_there_are_none_are_named_in_a_warning(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_warned", set())
+    config = Config(storage=icechunk.StorageSettings(**{name: "STANDARD_IA"}))
+    with pytest.warns(UserWarning, match=f"storage.{name} is stored and not followed"):
+        icechunk.Repository.create(icechunk.local_filesystem_storage(tmp_path), config)
+
+
+def test_fewer_files_at_once_of_a_folder_keep_all_data(tmp_path: Any) -> None:
+    storage = LocalStorage(tmp_path, durable=False)
+    repo = filled(storage, Config(max_concurrent_requests=1))
+    assert isinstance(repo.storage, LocalStorage)
+    assert repo.storage._concurrency == 1
+    read_one(icechunk.Repository.open(storage))
+
+
+def test_every_setting_is_on_the_page_about_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    told = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
+    assert sorted(told) == sorted(settings_of(Config))
