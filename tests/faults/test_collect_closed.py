@@ -12,6 +12,7 @@ from support.upkeep import GENERATIONS, Clock, everything, keys, live_in, lived_
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.exceptions import FormatError, MaintenanceError
+from airflow_provider_icechunk.repository.maintenance.findings import Code
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.storage.base import Anything, Storage
 from airflow_provider_icechunk.storage.local import LocalStorage
@@ -112,6 +113,16 @@ def test_a_reference_that_cannot_be_parsed_stops_maintenance(
         assert key in storage.objects
         storage.put(key, damage, expect=Anything())
         refused_and_untouched(storage, act)
+
+
+@pytest.mark.parametrize("generation", ["1", "alpha", "alpha1"])
+def test_behind_a_damaged_reference_nothing_is_called_garbage(generation: str) -> None:
+    storage, _ = lived_in(generation)
+    assert Code.UNREACHABLE in {one.code for one in Repository.open(storage).verify().findings}
+    storage.put(REFERENCE_OF_SIDE[generation], b"{", expect=Anything())
+    report = Repository.open(storage).verify()
+    assert not report.ok
+    assert {Code.REF_UNREADABLE} == {one.code for one in report.findings}
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -106,6 +106,13 @@ def test_without_an_entry_point_there_is_no_repository(objects: dict[str, bytes]
     assert detected(objects) is None
 
 
+@pytest.mark.parametrize("folder", ["r/main/", "refs/branch.main/"])
+def test_a_branch_that_strange_files_hide_is_an_error_and_never_absent(folder: str) -> None:
+    strange = {f"{folder}00{number:06}.txt": b"" for number in range(1001)}
+    with pytest.raises(FormatError, match="1000 files"):
+        detected({**strange, f"{folder}ZZZZZZZZ.json": REF, "state.json": b"{}"})
+
+
 @pytest.mark.parametrize("folder", ["r/main/", "refs/branch:main/"])
 def test_development_versions_are_named_as_what_they_are(folder: str) -> None:
     with pytest.raises(UnsupportedError, match="September 2024"):

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from support import actors, moto_server
 from support.arrays import put
 from support.migrations import portrait
 from support.places import Place, in_bucket, in_folder
-from support.upkeep import Clock, chunk, clone, write
+from support.upkeep import UNPACKED, Clock, chunk, clone, write
 from test_migration_crashes import PAIRS, every_write, small
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.fence import behind
+from airflow_provider_icechunk.format.generations.fence import behind, fence
 from airflow_provider_icechunk.repository.repository import Repository
 from airflow_provider_icechunk.storage.base import Anything
 from airflow_provider_icechunk.storage.memory import MemoryStorage
@@ -136,16 +137,16 @@ def test_dying_while_fencing_leaves_the_new_repository_and_is_finished_by_the_ne
     ids = icechunk.migrate(base, to, fence_old=False, world=clock.world()).ids
     after = before.renamed(ids)
 
-    def fence(storage: Any) -> object:
+    def close(storage: Any) -> object:
         return icechunk.migrate(storage, to, world=clock.world())
 
     fenced = clone(base, clock)
-    fence(fenced)
+    close(fenced)
 
-    def unfence(storage: Any) -> object:
+    def reopen(storage: Any) -> object:
         return icechunk.migrate(storage, to, fence_old=False, world=clock.world())
 
-    cases: list[tuple[Callable[[Any], object], MemoryStorage]] = [(fence, base), (unfence, fenced)]
+    cases: list[tuple[Callable[[Any], object], MemoryStorage]] = [(close, base), (reopen, fenced)]
     for act, start in cases:
         count = 0
         for left in every_write(act, lambda start=start: clone(start, clock)):
@@ -221,6 +222,38 @@ def test_official_1_cannot_open_or_commit_to_a_fenced_repository_and_can_when_it
     assert icechunk.migrate(storage, "2").followed == 1
     head = next(iter(icechunk.Repository.open(storage).ancestry(branch="main")))
     assert head.message == "once more"
+
+
+def test_a_collection_by_official_1_deletes_nothing_of_the_new_repository(place: Place) -> None:
+    assert place.official is not None
+    repository = official.Repository.create(place.official())
+    grow(repository, "first").commit("first")
+    storage = place.ours()
+    icechunk.migrate(storage, "2")
+    grow(icechunk.Repository.open(storage), "newer").commit("newer")
+    before = {item.key for item in storage.scan("")}
+    later = datetime.now(UTC) + timedelta(days=1)
+    for act in (repository.garbage_collect, repository.expire_snapshots):
+        with pytest.raises(official.IcechunkError, match=r"0{20}"):
+            act(later)
+    assert {item.key for item in storage.scan("")} == before
+    assert icechunk.Repository.open(storage).verify().ok
+
+
+@pytest.mark.parametrize("generation", ["alpha1", "draft"])
+def test_a_chunk_that_looks_like_a_fence_is_migrated_as_it_is(generation: str) -> None:
+    clock = Clock()
+    storage = small(generation, clock)
+    looks = fence(b"something else " * 100, "2")
+    session = Repository.open(storage, world=clock.world(), packing=UNPACKED).writable_session(
+        "main"
+    )
+    put(session, "/a", (3,), looks)
+    clock.wait(hours=1)
+    session.commit("looks like a fence")
+    before = portrait(storage)
+    ids = icechunk.migrate(storage, "1", world=clock.world()).ids
+    assert portrait(storage) == before.renamed(ids)
 
 
 @actors.needs_icechunk2

@@ -123,7 +123,8 @@ def _lost(target: str) -> str:
 
 
 def _has_numbered_files(folder: str, names: Names) -> bool:
-    for name in islice(names(folder), _FILES_TO_LOOK_AT):
+    listed = iter(names(folder))
+    for name in islice(listed, _FILES_TO_LOOK_AT):
         stem, dot, extension = name.partition(".")
         if not (dot and extension == "json" and stem.isascii() and stem.isalnum()):
             continue
@@ -136,4 +137,9 @@ def _has_numbered_files(folder: str, names: Names) -> bool:
                 f"{folder}{name}: branch files with {_LONG} characters were written by development "
                 "versions of late September 2024 only, which this package does not read"
             )
+    if next(listed, None) is not None:
+        raise FormatError(
+            f"{folder}: the first {_FILES_TO_LOOK_AT} files in it are no references, and there are "
+            "more; whether this is a branch cannot be told. Move the foreign files away"
+        )
     return False

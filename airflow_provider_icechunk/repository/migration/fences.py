@@ -31,6 +31,7 @@ from airflow_provider_icechunk.format.generations.fence import (
 )
 from airflow_provider_icechunk.format.generations.v1.layout import (
     CONFIG_KEY,
+    REFS,
     branch_key,
     decode_ref,
 )
@@ -56,15 +57,18 @@ class Unfenced(ObservedStorage):
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
         """The object, or what its fence stands for."""
-        return _unfenced(super().get(key, byte_range))
+        return _unfenced(key, super().get(key, byte_range))
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
         """The objects, or what their fences stand for."""
-        return [_unfenced(found) for found in super().get_many(requests)]
+        found = zip(requests, super().get_many(requests), strict=True)
+        return [_unfenced(key, one) for (key, _), one in found]
 
 
-def _unfenced(found: Fetched | None) -> Fetched | None:
-    was = None if found is None else behind(found.data)
+def _unfenced(key: str, found: Fetched | None) -> Fetched | None:
+    """Only where fences stand: the bytes of a chunk may look like anything."""
+    stands = key in (STATE_KEY, CONFIG_KEY) or key.startswith((REFS, alpha1.REFS))
+    was = behind(found.data) if stands and found is not None else None
     return found if found is None or was is None else Fetched(was, found.version)
 
 
