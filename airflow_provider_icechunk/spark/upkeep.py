@@ -39,6 +39,7 @@ from airflow_provider_icechunk.repository.maintenance.listing import (
     JOBS,
     Listing,
     abandoned_jobs,
+    unfinished_files,
 )
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.measure import (
@@ -164,6 +165,7 @@ class SparkCollection(Collection):
                 frame = listed(self._spark, place, prefix, before=before)
                 found[layer] = collected(frame, prefix, place)
         jobs = abandoned_jobs(self._engine.storage.scan(JOBS), before)
+        unfinished = unfinished_files(self._engine.storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(found[Layer.SNAPSHOTS].ids))
         self._refresh()
         manifests = self._later.take_manifests()
@@ -171,7 +173,7 @@ class SparkCollection(Collection):
         loose = stored.join(needed(self._spark, place, manifests), "id", "left_anti")
         found[Layer.CHUNKS] = collected(loose, layout.chunks, place)
         self._refresh()
-        return CollectionPlan(before, found, jobs).without(self._live)
+        return CollectionPlan(before, found, jobs, unfinished).without(self._live)
 
 
 @dataclass(slots=True)

@@ -158,6 +158,22 @@ class ReadsInto(Protocol):
 
 
 @runtime_checkable
+class KeepsUnfinished(Protocol):
+    """A storage in which a writer that is killed leaves unfinished files, which no listing shows.
+
+    Their names are no keys. Only a collection asks for them, and only it removes them.
+    """
+
+    def unfinished(self, before: int) -> list[Listed]:
+        """Files that were last written to before a store time in microseconds since 1970."""
+        ...
+
+    def remove_unfinished(self, names: Sequence[str]) -> Deleted:
+        """Remove such files, and no other ones."""
+        ...
+
+
+@runtime_checkable
 class Storage(Protocol):
     """Where a repository keeps its objects.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_never
 
 from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
     Kind,
     OutcomeUnknownError,
     StorageError,
@@ -37,7 +38,12 @@ from airflow_provider_icechunk.storage.base import (
     Written,
 )
 from airflow_provider_icechunk.storage.keys import check_prefix
-from airflow_provider_icechunk.storage.local_scan import folders_below, walk
+from airflow_provider_icechunk.storage.local_scan import (
+    folders_below,
+    is_unfinished,
+    unfinished_below,
+    walk,
+)
 from airflow_provider_icechunk.storage.locks import FolderLocks
 from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
 from airflow_provider_icechunk.storage.ranges import resolve
@@ -47,6 +53,7 @@ _FEW, _LITTLE = 8, 1 << 20
 """So few files and bytes are written before a thread has woken up."""
 _PART = 512
 """Files that a thread removes before it looks for more."""
+_LONGEST_STAGING = timedelta(hours=1)
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -205,6 +212,21 @@ class LocalStorage:
             self._sync_folders({path[: path.rindex("/")] for path in paths.values()})
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
+    def unfinished(self, before: int) -> list[Listed]:
+        """What killed writers left; nobody takes an hour from staging a file to moving it."""
+        surely = self.now() - _LONGEST_STAGING
+        found = unfinished_below(str(self.root))
+        return [one for one in found if one.micros < before and one.created_at < surely]
+
+    def remove_unfinished(self, names: Sequence[str]) -> Deleted:
+        """Remove what killed writers left."""
+        wrong = [name for name in names if not is_unfinished(name)]
+        if wrong:
+            raise InvalidInputError(f"{wrong[0]!r} is not the name of an unfinished file")
+        paths = {name: self._unfinished_at(name) for name in names}
+        failed = _unlink(names, paths)
+        return Deleted(tuple(name for name in names if name not in failed), failed)
+
     def now(self) -> datetime:
         """The clock of the file system, which may be another machine's.
 
@@ -229,6 +251,10 @@ class LocalStorage:
             self._locks.probe()
         except OSError as error:
             raise files.failure(error, "lock in", str(self.root)) from error
+
+    def _unfinished_at(self, name: str) -> str:
+        folder, _, last = name.rpartition("/")
+        return f"{self._paths.folder(folder)}/{last}"
 
     def _put_unconditionally(self, one: Put) -> None:
         """Write without asking for the version, which costs as much as a small write."""

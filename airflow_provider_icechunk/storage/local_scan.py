@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from airflow_provider_icechunk.storage.base import Listed
 from airflow_provider_icechunk.storage.keys import is_staged
 from airflow_provider_icechunk.storage.local_files import failure, outside
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.storage.locks import LOCK_FOLDER, PROBE
 
 
 def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
@@ -41,6 +41,30 @@ def folders_below(folder: str) -> list[str]:
         for entry in _entries(folder, "")
         if _is_folder(entry) and _holds_objects(entry.path)
     )
+
+
+def unfinished_below(folder: str, key: str = "") -> Iterator[Listed]:
+    """Files that killed writers left anywhere below a folder; `key` is its name with a slash.
+
+    Folders that may not be read are left out, since what is not found harms nobody.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from unfinished_below(entry.path, f"{key}{entry.name}/")
+            elif is_unfinished(key + entry.name) and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield Listed(key + entry.name, status.st_size, status.st_mtime_ns // 1000)
+    except OSError:
+        return
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file below the root is one that only a killed writer leaves."""
+    folder, _, last = name.rpartition("/")
+    return is_staged(last) or (folder == LOCK_FOLDER and last.startswith(PROBE))
 
 
 def _names(folder: str, key: str) -> list[str]:

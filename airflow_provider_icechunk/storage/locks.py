@@ -40,7 +40,7 @@ _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, err
 _MOUNTS = Path("/proc/self/mountinfo")
 _KERNEL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-_PROBE = "probe-"
+PROBE = "probe-"
 
 
 class _Opened:
@@ -86,7 +86,7 @@ class FolderLocks:
         is held, which happens on some network and user-space file systems. Where the kernel itself
         keeps the locks, descriptors are what it tells apart, so no process is started to see it.
         """
-        path = self._folder / f"{_PROBE}{uuid4().hex}"
+        path = self._folder / f"{PROBE}{uuid4().hex}"
         try:
             with self._holding_file(path):
                 if _lockable_here(path) or (

@@ -16,6 +16,7 @@ from airflow_provider_icechunk.storage.base import (
     Deleted,
     Expectation,
     Fetched,
+    KeepsUnfinished,
     Listed,
     Put,
     PutOutcome,
@@ -149,6 +150,20 @@ class ObservedStorage:
         """Counted `delete`: one request for each key."""
         with self._counting("delete", requests=len(keys)):
             return self._inner.delete(keys, immutable=immutable)
+
+    def unfinished(self, before: int) -> list[Listed]:
+        """Counted `unfinished` of a storage that has such files."""
+        if not isinstance(self._inner, KeepsUnfinished):
+            return []
+        with self._counting("unfinished"):
+            return self._inner.unfinished(before)
+
+    def remove_unfinished(self, names: Sequence[str]) -> Deleted:
+        """Counted `remove_unfinished`."""
+        if not isinstance(self._inner, KeepsUnfinished):
+            return Deleted()
+        with self._counting("remove_unfinished", requests=len(names)):
+            return self._inner.remove_unfinished(names)
 
     def now(self) -> datetime:
         """Counted `now`."""

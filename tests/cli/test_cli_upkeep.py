@@ -72,8 +72,8 @@ def test_gc_shows_its_plan_and_changes_nothing_in_a_dry_run(command: Command, ma
     everything = files(made.path)
     value = command("gc", made.path, *NOW, "--dry-run", "--json").json
     assert value["dry_run"] is True
-    kinds = {"snapshots", "transactions", "manifests", "attributes", "chunks", "jobs"}
-    assert set(value["plan"]) == kinds
+    objects = {"snapshots", "transactions", "manifests", "attributes", "chunks"}
+    assert set(value["plan"]) == {*objects, "jobs", "unfinished"}
     assert value["plan"]["chunks"] == {"count": 1, "bytes": 1400}
     assert value["bytes_deleted"] == sum((made.path / one).stat().st_size for one in garbage)
     text = command("gc", made.path, *NOW, "--dry-run").out

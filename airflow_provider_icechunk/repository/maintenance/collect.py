@@ -42,8 +42,11 @@ from airflow_provider_icechunk.repository.maintenance.listing import (
     JOBS,
     JobFiles,
     Listing,
+    UnfinishedFiles,
     abandoned_jobs,
     list_folder,
+    remove_unfinished,
+    unfinished_files,
 )
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits, Reachable
@@ -83,9 +86,10 @@ class Collection:
             for layer in OBJECTS
         }
         jobs = abandoned_jobs(storage.scan(JOBS), before)
+        unfinished = unfinished_files(storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(listed[Layer.SNAPSHOTS].ids))
         self._refresh()
-        return CollectionPlan(before, listed, jobs).without(self._live)
+        return CollectionPlan(before, listed, jobs, unfinished).without(self._live)
 
     def carry_out(self, plan: CollectionPlan) -> GCSummary:
         """Delete as planned, layer by layer, less what is in use by now.
@@ -187,7 +191,12 @@ class Collection:
         # What jobs leave may be replaced by one that is still alive.
         immutable = isinstance(part, Listing)
         try:
-            deleted = self._engine.storage.delete(keys, immutable=immutable) if keys else Deleted()
+            if isinstance(part, UnfinishedFiles):
+                deleted = remove_unfinished(self._engine.storage, part)
+            elif keys:
+                deleted = self._engine.storage.delete(keys, immutable=immutable)
+            else:
+                deleted = Deleted()
         except StorageError as error:
             deleted = Deleted(failed=dict.fromkeys(keys, error.message))
         sizes = dict(zip(keys, part.sizes.tolist(), strict=True))

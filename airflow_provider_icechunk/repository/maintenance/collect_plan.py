@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.format.generations.base import Layout
 from airflow_provider_icechunk.repository.maintenance.idsets import Ids, contains
-from airflow_provider_icechunk.repository.maintenance.listing import JobFiles, Listing
+from airflow_provider_icechunk.repository.maintenance.listing import (
+    JobFiles,
+    Listing,
+    UnfinishedFiles,
+)
 from airflow_provider_icechunk.repository.maintenance.reachable import Reachable
 from airflow_provider_icechunk.repository.world import to_micros
 
@@ -32,6 +36,8 @@ class Layer(StrEnum):
     CHUNKS = "chunks"
     JOBS = "jobs"
     """Files of workers in folders that no job has touched for long."""
+    UNFINISHED = "unfinished"
+    """Files that were being written when their writer was killed, on a local file system."""
 
 
 AnyDeletable = TypeVar("AnyDeletable", bound="Deletable")
@@ -104,6 +110,7 @@ class CollectionPlan:
     """Store time in microseconds since 1970; only objects written before it are in the plan."""
     objects: Mapping[Layer, Listing]
     jobs: JobFiles
+    unfinished: UnfinishedFiles
 
     def __len__(self) -> int:
         return sum(len(self.layer(layer)) for layer in Layer)
@@ -115,7 +122,13 @@ class CollectionPlan:
 
     def layer(self, layer: Layer) -> Listing | JobFiles:
         """What goes of one layer."""
-        return self.jobs if layer is Layer.JOBS else self.objects[layer]
+        match layer:
+            case Layer.JOBS:
+                return self.jobs
+            case Layer.UNFINISHED:
+                return self.unfinished
+            case _:
+                return self.objects[layer]
 
     def without(self, live: Reachable) -> CollectionPlan:
         """The plan less what has become reachable."""
@@ -160,6 +173,7 @@ class GCSummary:
     attributes_deleted: int = 0
     transaction_logs_deleted: int = 0
     job_files_deleted: int = 0
+    unfinished_files_deleted: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
     """Keys that could not be deleted, and why."""
     stopped_at: Layer | None = None
@@ -199,6 +213,7 @@ _FIELDS = {
     Layer.ATTRIBUTES: "attributes_deleted",
     Layer.CHUNKS: "chunks_deleted",
     Layer.JOBS: "job_files_deleted",
+    Layer.UNFINISHED: "unfinished_files_deleted",
 }
 
 

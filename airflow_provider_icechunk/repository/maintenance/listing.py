@@ -22,7 +22,7 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
     to_rows,
     whole,
 )
-from airflow_provider_icechunk.storage.base import Listed, Storage
+from airflow_provider_icechunk.storage.base import Deleted, KeepsUnfinished, Listed, Storage
 from airflow_provider_icechunk.storage.keys import is_key
 
 _PLAIN_NAMES = FileNames()
@@ -191,6 +191,30 @@ class JobFiles:
     def keys(self) -> list[str]:
         """Keys of all files."""
         return list(self.names)
+
+
+class UnfinishedFiles(JobFiles):
+    """Files that killed writers left; their names are no keys."""
+
+    __slots__ = ()
+
+    def part(self, start: int, stop: int) -> UnfinishedFiles:
+        """Files `start` up to `stop`."""
+        return UnfinishedFiles(self.names[start:stop], self.sizes[start:stop])
+
+
+def unfinished_files(storage: Storage, before: int) -> UnfinishedFiles:
+    """What killed writers left before a store time, where a storage keeps such files."""
+    found = storage.unfinished(before) if isinstance(storage, KeepsUnfinished) else []
+    sizes = np.fromiter((item.size for item in found), np.int64, len(found))
+    return UnfinishedFiles(tuple(item.key for item in found), sizes)
+
+
+def remove_unfinished(storage: Storage, files: UnfinishedFiles) -> Deleted:
+    """Remove what killed writers left."""
+    if not isinstance(storage, KeepsUnfinished):
+        return Deleted()
+    return storage.remove_unfinished(files.names)
 
 
 def abandoned_jobs(found: Iterable[Listed], before: int) -> JobFiles:
