@@ -270,7 +270,12 @@ def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
     if (written >= document.num_chunks).any():
         return True
     before = base.nodes.get(node.path)
-    return before is None or _chunk_meaning(before) != _chunk_meaning(node)
+    return before is None or not have_same_chunks(before, node)
+
+
+def have_same_chunks(one: Node, other: Node) -> bool:
+    """Whether the bytes of a chunk stand for the same in both arrays."""
+    return _chunk_meaning(one) == _chunk_meaning(other)
 
 
 def _chunk_meaning(node: Node) -> dict[str, object]:

@@ -13,6 +13,7 @@ from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.merging import Handed
+from airflow_provider_icechunk.repository.rebasing import Replaces
 from airflow_provider_icechunk.repository.session import Session
 
 
@@ -80,9 +81,10 @@ class ForkSession(Session):
         token: str | None = None,
         allow_empty: bool = False,
         patience: float = 600.0,
+        replaces: Replaces | None = None,
     ) -> Never:
         """Refused: the session that handed out the work commits."""
-        del message, metadata, rebase_with, rebase_tries, token, allow_empty, patience
+        del message, metadata, rebase_with, rebase_tries, token, allow_empty, patience, replaces
         raise _refused("commit")
 
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> Never:

@@ -55,7 +55,11 @@ class JobFolder:
 
     def writers(self) -> list[str]:
         """Names of the writers that left a fragment, sorted."""
-        return list(self._writers())
+        return list(self._names(_FRAGMENT))
+
+    def reporters(self) -> list[str]:
+        """Names of the writers that left a report, sorted."""
+        return list(self._names(_RESULT))
 
     def fragments(self, writers: Sequence[str] | None = None) -> list[Fragment]:
         """The fragments of the job, or those of `writers`, all of which must be there."""
@@ -83,11 +87,11 @@ class JobFolder:
             raise FormatError(f"{key}: this is no report of a writer")
         return value
 
-    def _writers(self) -> Iterator[str]:
+    def _names(self, suffix: str) -> Iterator[str]:
         for listed in self.storage.scan(self.prefix):
             name = listed.key.removeprefix(self.prefix)
-            if name.endswith(_FRAGMENT) and _WRITER.fullmatch(name.removesuffix(_FRAGMENT)):
-                yield name.removesuffix(_FRAGMENT)
+            if name.endswith(suffix) and _WRITER.fullmatch(name.removesuffix(suffix)):
+                yield name.removesuffix(suffix)
 
     def _fragment(self, writer: str) -> Fragment:
         key = self._key(writer, _FRAGMENT)

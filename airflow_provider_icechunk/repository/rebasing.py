@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.format.snapshot import Snapshot
@@ -15,7 +18,11 @@ from airflow_provider_icechunk.repository.conflicts import (
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.history import commits_between, logs_since_parent
 from airflow_provider_icechunk.repository.node_ids import ids_of
+from airflow_provider_icechunk.repository.superseding import lay_over
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
+
+Replaces = Callable[[Mapping[str, Any]], bool]
+"""Says of the metadata of a commit whether it is an earlier one of the same work."""
 
 
 class Rebasing:
@@ -38,7 +45,10 @@ class Rebasing:
             if head is not None:
                 self._rebase_onto(head, solver)
 
-    def _rebase_onto(self, head: SnapshotId, solver: ConflictSolver) -> None:
+    def _rebase_onto(
+        self, head: SnapshotId, solver: ConflictSolver | None, replaces: Replaces | None = None
+    ) -> None:
+        """Stand on `head`, or, without a solver, on the last of our own commits before another."""
         assets, base = self._engine.assets, self.tree.base.id
         if head == base:
             return
@@ -54,6 +64,10 @@ class Rebasing:
             )
         assets.bring_logs(commit.id for commit in commits)
         for commit in commits:
+            if replaces is not None and replaces(commit.metadata) and self._stand_over(commit):
+                continue
+            if solver is None:
+                return
             self._stand_on(commit, solver)
 
     def _check_open(self) -> None:
@@ -64,6 +78,19 @@ class Rebasing:
         """Make a child of the base the new base, if nothing is in the way."""
         self.tree.changes = self._moved_over(commit, solver)
         self.tree.base = commit
+
+    def _stand_over(self, commit: Snapshot) -> bool:
+        """Make an earlier commit of the same work the new base; says whether that was possible."""
+        if len(logs_since_parent(self._engine.assets, commit)) > 1:
+            # Commits of others expired before it, and what they did must not be passed over.
+            return False
+        laid = lay_over(self.tree.changes, commit)
+        if laid is None:
+            return False
+        taken = ids_of(commit.nodes.values())
+        self.tree.changes = self.tree.node_ids.renumber(laid, taken) if laid.created else laid
+        self.tree.base = commit
+        return True
 
     def _moved_over(self, commit: Snapshot, solver: ConflictSolver) -> ChangeSet:
         ours = self.tree.changes

@@ -72,7 +72,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
         `check_clean_root=False` other files may be there, as long as they are no repository.
         """
-        generation = _generation(spec_version)
+        generation = generation_named(spec_version)
         storage = follow(storage, config)
         ledger = creation.create(
             storage, generation, config, world, check_clean_root=check_clean_root
@@ -92,13 +92,31 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         world: World = REAL_WORLD,
     ) -> Self:
         """Open a repository of any supported generation."""
-        storage = follow(storage, config)
-        generation = detect_generation(storage)
-        if generation is None:
+        found = cls.find(
+            storage, config, authorize_virtual_chunk_access, packing=packing, world=world
+        )
+        if found is None:
             raise NotFoundError(
                 f"there is no repository in {storage.location}: check the path or prefix, or "
                 "create one there with `Repository.create`"
             )
+        return found
+
+    @classmethod
+    def find(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+        *,
+        packing: Packing | None = None,
+        world: World = REAL_WORLD,
+    ) -> Self | None:
+        """Open the repository if there is one: `exists` and `open` in one look."""
+        storage = follow(storage, config)
+        generation = detect_generation(storage)
+        if generation is None:
+            return None
         ledger = open_ledger(generation, storage, world)
         return cls._assemble(
             ledger, storage, config, authorize_virtual_chunk_access, packing, world
@@ -124,22 +142,25 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         """
         if None not in (create_version, spec_version):
             raise InvalidInputError("give create_version or spec_version, not both")
-        if not cls.exists(storage):
-            try:
-                return cls.create(
-                    storage,
-                    config,
-                    authorize_virtual_chunk_access,
-                    spec_version=spec_version if create_version is None else create_version,
-                    check_clean_root=check_clean_root,
-                    packing=packing,
-                    world=world,
-                )
-            except AlreadyExistsError:
-                pass
-        return cls.open(
+        found = cls.find(
             storage, config, authorize_virtual_chunk_access, packing=packing, world=world
         )
+        if found is not None:
+            return found
+        try:
+            return cls.create(
+                storage,
+                config,
+                authorize_virtual_chunk_access,
+                spec_version=spec_version if create_version is None else create_version,
+                check_clean_root=check_clean_root,
+                packing=packing,
+                world=world,
+            )
+        except AlreadyExistsError:
+            return cls.open(
+                storage, config, authorize_virtual_chunk_access, packing=packing, world=world
+            )
 
     @staticmethod
     def exists(storage: Storage) -> bool:
@@ -288,7 +309,8 @@ class Repository(BaseRepository[Session]):
     session_class = Session
 
 
-def _generation(spec_version: int | str | None) -> Generation:
+def generation_named(spec_version: int | str | None) -> Generation:
+    """The generation with a name, or the default; refuses a name that none has."""
     if spec_version is None:
         return Generation.V1
     try:

@@ -36,7 +36,7 @@ from airflow_provider_icechunk.repository.history import Diff, combine_paths, co
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Moved
 from airflow_provider_icechunk.repository.merging import Handed
 from airflow_provider_icechunk.repository.patience import Patience
-from airflow_provider_icechunk.repository.rebasing import Rebasing
+from airflow_provider_icechunk.repository.rebasing import Rebasing, Replaces
 from airflow_provider_icechunk.repository.reindexing import Reindexing
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
@@ -200,6 +200,7 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         token: str | None = None,
         allow_empty: bool = False,
         patience: float = 600.0,
+        replaces: Replaces | None = None,
     ) -> str:
         """Store the changes as a new snapshot and move the branch to it; returns its id.
 
@@ -209,7 +210,9 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         seconds at most. After success the session is read-only.
 
         With a `token`, kept in the snapshot's metadata, an attempt that finds its own token between
-        its base and the head returns that snapshot and writes nothing.
+        its base and the head returns that snapshot and writes nothing. Commits of which `replaces`
+        says, by their metadata, that this one takes their place are never in conflict with it:
+        what both did is done, and where they differ this one counts.
         """
         with self.tree.lock:
             self._check_open()
@@ -222,7 +225,11 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             if token is not None:
                 details[TOKEN_KEY] = token
             snapshot = self._commit_loop(
-                message, details, rebase_with, Patience(self._engine.world, rebase_tries, patience)
+                message,
+                details,
+                rebase_with,
+                Patience(self._engine.world, rebase_tries, patience),
+                replaces,
             )
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
@@ -233,18 +240,19 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         metadata: dict[str, Any],
         solver: ConflictSolver | None,
         patience: Patience,
+        replaces: Replaces | None,
     ) -> Snapshot:
         assert self._branch is not None
         ledger = self._engine.ledger
         token = metadata.get(TOKEN_KEY)
-        head = ledger.branch(self._branch) if token or solver else None
+        head = ledger.branch(self._branch) if token or solver or replaces else None
         if token is not None and head is not None:
             earlier = self._find_token(head, token)
             if earlier:
                 return earlier
-        if solver is not None and head is not None:
+        if (solver is not None or replaces is not None) and head is not None:
             # What is known to be behind is moved before anything is written, not after.
-            self._rebase_onto(head, solver)
+            self._rebase_onto(head, solver, replaces)
         while True:
             base = self.tree.base
             snapshot = self._store_snapshot(message, metadata)
@@ -259,7 +267,7 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             if solver is None or actual is None or not patience.another():
                 raise self._lost_race(base.id, actual, patience.tries)
             # Onto what was searched for the token, not onto what the branch may have become since.
-            self._rebase_onto(actual, solver)
+            self._rebase_onto(actual, solver, replaces)
 
     def _move_branch(self, base: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Move the branch; a write of unknown outcome is settled by the history, if it can be.
