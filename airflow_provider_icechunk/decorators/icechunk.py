@@ -12,19 +12,24 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.hooks.reruns import (
+    METADATA_KEY,
+    Attempt,
+    Earlier,
+    OnRerun,
+    attempt_that_made,
+    find_earlier,
+    kept_result,
+)
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import (
-    earliest_start,
-    task_identity,
-    task_metadata,
-)
+from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_icechunk.api import Session
+    from airflow_provider_icechunk.api import Repository, Session, SnapshotInfo
 
 INJECTED = ("session", "store")
 """Parameters of a function that the task fills in: the writable session, and its Zarr store."""
@@ -41,6 +46,9 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
     :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
     :param rebase: whether to move over commits that others made meanwhile.
     :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
+    :param on_rerun: what a task does that committed and was cleared: `replace` calls the function
+        and commits anew, `skip` returns the commit that is there, `always` lets retries commit
+        anew as well.
     :param icechunk_conn_id: the connection.
     """
 
@@ -71,6 +79,7 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         metadata: Mapping[str, Any] | None = None,
         rebase: bool = True,
         on_chunk_conflict: OnChunkConflict = "fail",
+        on_rerun: OnRerun = "replace",
         icechunk_conn_id: str = IcechunkHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -80,6 +89,7 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         self.metadata = metadata
         self.rebase = rebase
         self.on_chunk_conflict = on_chunk_conflict
+        self.on_rerun = on_rerun
         self.icechunk_conn_id = icechunk_conn_id
         function = {
             "python_callable": python_callable,
@@ -89,17 +99,14 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         super().__init__(kwargs_to_upstream=function, **function, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Call the function and commit, unless an earlier attempt of this task did."""
-        from airflow_provider_icechunk.hooks.transactions import find_commit
-
+        """Call the function and commit, unless an earlier attempt of this run did."""
+        attempt = attempt_of(context, self.on_rerun)
         repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
-        token = task_identity(context)
         # Opened before the look back: the commit itself looks no further back than its base.
         session = repository.writable_session(self.branch)
-        earlier = find_commit(repository, self.branch, token, since=earliest_start(context))
-        if earlier is not None:
-            self.log.info("An earlier attempt committed %s already", earlier.id)
-            return self._finish(context, earlier.id, earlier.parent_id, committed=True, result=None)
+        earlier = find_earlier(repository, self.branch, attempt)
+        if earlier is not None and earlier.answers:
+            return self._replay(context, earlier)
         given = _session.set(session)
         try:
             result = super().execute(context)
@@ -108,49 +115,61 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
         if not session.has_uncommitted_changes:
             head = repository.lookup_snapshot(session.snapshot_id)
             self.log.info("The function wrote nothing: there is nothing to commit")
-            return self._result(head.id, head.parent_id, committed=False, result=result)
-        identity = self._commit(session, context, token)
-        info = repository.lookup_snapshot(identity)
-        self.log.info("Committed %s to %s", info.id, self.branch)
-        return self._finish(context, info.id, info.parent_id, committed=True, result=result)
+            report_to_outlets(self, context, {}, is_new=False)
+            return self._answer(head, committed=False, result=result)
+        info = self._commit(repository, session, context, attempt, earlier, result)
+        if attempt_that_made(info) != attempt.number:
+            # Another attempt was faster, and its commit is the one that counts.
+            return self._replay(context, Earlier.of_this_run(info))
+        superseded = None if earlier is None else earlier.info.id
+        answer = self._answer(info, committed=True, result=result, supersedes=superseded)
+        report_to_outlets(self, context, answer)
+        return answer
 
-    def _commit(self, session: Session, context: Context, token: str) -> str:
-        ti = context["ti"]
-        return session.commit(
-            self.message or f"{ti.dag_id}.{ti.task_id} in {ti.run_id}",
-            metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
-            rebase_with=solver_for(self.on_chunk_conflict) if self.rebase else None,
-            token=token,
+    def _commit(
+        self,
+        repository: Repository,
+        session: Session,
+        context: Context,
+        attempt: Attempt,
+        earlier: Earlier | None,
+        result: Any,
+    ) -> SnapshotInfo:
+        from airflow_provider_icechunk.hooks.transactions import commit_attempt
+
+        ti, task = context["ti"], {**task_metadata(context), **kept_result(result)}
+        return commit_attempt(
+            repository,
+            session,
+            message=self.message or f"{ti.dag_id}.{ti.task_id} in {ti.run_id}",
+            metadata={**(self.metadata or {}), METADATA_KEY: task},
+            attempt=attempt,
+            earlier=earlier,
+            solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
         )
 
-    def _finish(
-        self,
-        context: Context,
-        identity: str,
-        parent: str | None,
-        *,
-        committed: bool,
-        result: Any,
+    def _replay(self, context: Context, earlier: Earlier) -> dict[str, Any]:
+        """What the attempt returned that committed; one of an earlier run is nothing new."""
+        answer = self._answer(earlier.info, committed=not earlier.is_known, result=earlier.result)
+        report_to_outlets(self, context, answer, is_new=not earlier.is_known)
+        return answer
+
+    def _answer(
+        self, info: SnapshotInfo, *, committed: bool, result: Any, supersedes: str | None = None
     ) -> dict[str, Any]:
-        snapshot = {"snapshot_id": identity, "parent_id": parent, "branch": self.branch}
         link_snapshot(
             self,
             conn_id=self.icechunk_conn_id,
             repository=self.repository,
-            snapshot_id=identity,
+            snapshot_id=info.id,
         )
-        report_to_outlets(context, self.outlets, snapshot)
-        return self._result(identity, parent, committed=committed, result=result)
-
-    def _result(
-        self, identity: str, parent: str | None, *, committed: bool, result: Any
-    ) -> dict[str, Any]:
         return {
-            "snapshot_id": identity,
-            "parent_id": parent,
+            "snapshot_id": info.id,
+            "parent_id": info.parent_id,
             "branch": self.branch,
             "committed": committed,
             "result": result,
+            **({} if supersedes is None else {"supersedes": supersedes}),
         }
 
 
@@ -165,7 +184,9 @@ def icechunk_task(
     `store`, which Zarr and Xarray open; its other parameters come from the call. When it returns,
     what it wrote is committed, over commits that others made meanwhile; an exception leaves nothing
     behind. The task returns `snapshot_id`, `parent_id`, `branch`, `committed`, and as `result` what
-    the function returned. A task that committed and runs again does not call the function again.
+    the function returned. A retry of a task that committed does not call the function again and
+    returns the same, if the result is small JSON. A task that was cleared calls it again, and also
+    returns as `supersedes` which snapshot it committed before.
     """
     if python_callable is None:
         return functools.partial(icechunk_task, multiple_outputs=multiple_outputs, **kwargs)

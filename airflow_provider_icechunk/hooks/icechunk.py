@@ -51,16 +51,20 @@ class IcechunkHook(BaseHook):
 
     def open(self, repository: str) -> Repository:
         """Open an existing repository."""
-        from airflow_provider_icechunk.api import Repository
-
-        storage = self.storage(repository)
-        if not Repository.exists(storage):
+        found = self.find(repository)
+        if found is None:
             raise NotFoundError(
-                f"there is no repository {repository!r} at {storage.location} (connection "
-                f"{self.icechunk_conn_id!r}): check the path, or create it with "
+                f"there is no repository {repository!r} at {self.storage(repository).location} "
+                f"(connection {self.icechunk_conn_id!r}): check the path, or create it with "
                 "IcechunkCreateRepositoryOperator"
             )
-        return Repository.open(storage)
+        return found
+
+    def find(self, repository: str) -> Repository | None:
+        """Open a repository if there is one: `exists` and `open` in one look."""
+        from airflow_provider_icechunk.api import Repository
+
+        return Repository.find(self.storage(repository))
 
     def create(
         self,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError, SessionError
+from airflow_provider_icechunk.hooks.reruns import Attempt, Earlier, among
+from airflow_provider_icechunk.hooks.transactions import superseding
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import ConflictSolver, Repository, SnapshotInfo
@@ -25,6 +27,8 @@ class Published(TypedDict):
     branch: str
     source_snapshot_id: str
     how: Literal["fast_forward", "rebase", "already_there"]
+    supersedes: NotRequired[str]
+    """The commit of an earlier run of the same task, if this one takes the place of it."""
 
 
 def publish(
@@ -34,7 +38,7 @@ def publish(
     target: str,
     message: str,
     metadata: Mapping[str, Any],
-    token: str,
+    attempt: Attempt,
     solver: ConflictSolver | None,
 ) -> Published:
     """Move `target` forward to a snapshot, or else commit its changes on top of `target`.
@@ -47,9 +51,10 @@ def publish(
     for _ in range(_TRIES):
         theirs = {info.id: info for info in repository.ancestry(branch=target)}
         head = next(iter(theirs))
-        earlier = _earlier(theirs, ours[0])
-        if earlier is not None:
-            return _published(repository, earlier, target, ours[0], "already_there")
+        before = among(theirs.values(), attempt)
+        there = _already(theirs, ours[0], before, attempt)
+        if there is not None:
+            return _published(repository, there, target, ours[0], "already_there")
         if head in ours:
             try:
                 repository.reset_branch(target, ours[0], from_snapshot_id=head)
@@ -71,11 +76,15 @@ def publish(
         )
         identity = session.commit(
             message,
-            metadata={**metadata, PUBLISHED_KEY: ours[0]},
+            metadata=superseding({**metadata, PUBLISHED_KEY: ours[0]}, before),
             rebase_with=solver,
-            token=token,
+            token=attempt.token,
+            replaces=attempt.made,
         )
-        return _published(repository, identity, target, ours[0], "rebase")
+        published = _published(repository, identity, target, ours[0], "rebase")
+        if before is not None:
+            published["supersedes"] = before.info.id
+        return published
     raise ConflictError(
         f"branch {target!r} moved {_TRIES} times while it was to be moved; try again when it is "
         "quieter",
@@ -97,10 +106,16 @@ def pinned_snapshot(repository: Repository, branch: str, audited: str | None) ->
     return audited
 
 
-def _earlier(theirs: Mapping[str, SnapshotInfo], source: str) -> str | None:
+def _already(
+    theirs: Mapping[str, SnapshotInfo], source: str, before: Earlier | None, attempt: Attempt
+) -> str | None:
     """The snapshot of the target that has what `source` has: itself, or a commit of its changes."""
     if source in theirs:
         return source
+    if before is not None and before.answers:
+        return before.info.id
+    if attempt.on_rerun == "always":
+        return None
     made = (one for one, info in theirs.items() if info.metadata.get(PUBLISHED_KEY) == source)
     return next(made, None)
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_icechunk.api import Repository
 
+_TOLD = ("snapshot_id", "parent_id", "branch", "supersedes")
+
 
 class RepositoryOperator(BaseOperator):
     """Keep the path of a repository and the connection until `execute` opens it.
@@ -59,14 +61,30 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def report_to_outlets(
-    context: Context, outlets: list[Any], snapshot: Mapping[str, str | None]
+    task: BaseOperator, context: Context, committed: Mapping[str, Any], *, is_new: bool = True
 ) -> None:
     """Put a new snapshot into the events of the assets that a task declares as outlets.
 
-    Consumers find `snapshot_id`, `parent_id` and `branch` in the `extra` of the event.
+    Consumers find `snapshot_id`, `parent_id`, `branch` and, if there is one, `supersedes` in the
+    `extra` of the event. A snapshot that is not new makes no event.
     """
     from airflow.sdk import Asset
 
-    for outlet in outlets:
+    if not is_new:
+        report_nothing(task)
+        return
+    told = {name: committed[name] for name in _TOLD if name in committed}
+    for outlet in task.outlets:
         if isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra.update(snapshot)
+            context["outlet_events"][outlet].extra.update(told)
+
+
+def report_nothing(task: BaseOperator) -> None:
+    """Let a running task end well without an event for its outlets, because nothing is new.
+
+    Airflow makes an event for each outlet that a task has when it ends; aliases have events only
+    where a task adds some.
+    """
+    from airflow.sdk import AssetAlias
+
+    task.outlets = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]

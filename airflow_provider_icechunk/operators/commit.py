@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
+from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun, find_earlier
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import (
-    earliest_start,
-    task_identity,
-    task_metadata,
-)
+from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,8 +21,9 @@ if TYPE_CHECKING:
 class IcechunkCommitOperator(BaseOperator):
     """Merge the fragments of a session and commit them once, however often the task is retried.
 
-    Returns `snapshot_id`, `parent_id`, `branch` and `chunks`; the first three are also in the
-    events of assets that the task declares as outlets.
+    Returns `snapshot_id`, `parent_id`, `branch`, `chunks` and, if a run again committed in the
+    place of an earlier snapshot, `supersedes`; all but the chunks are also in the events of assets
+    that the task declares as outlets.
 
     :param session: what IcechunkOpenSessionOperator returned. (templated)
     :param message: commit message. (templated)
@@ -33,6 +32,8 @@ class IcechunkCommitOperator(BaseOperator):
     :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
     :param fragments: writers whose fragments must be there and are merged, and no others; by
         default all that left one. (templated)
+    :param on_rerun: what a task does that committed and was cleared: `replace` commits anew,
+        `skip` returns the commit that is there, `always` lets retries commit anew as well.
     """
 
     template_fields = ("session", "message", "metadata", "fragments")
@@ -49,6 +50,7 @@ class IcechunkCommitOperator(BaseOperator):
         rebase: bool = True,
         on_chunk_conflict: OnChunkConflict = "fail",
         fragments: Sequence[str] | None = None,
+        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -58,43 +60,44 @@ class IcechunkCommitOperator(BaseOperator):
         self.rebase = rebase
         self.on_chunk_conflict = on_chunk_conflict
         self.fragments = fragments
+        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commit, or find the commit that an earlier attempt made."""
-        from airflow_provider_icechunk.hooks.transactions import commit_session
+        from airflow_provider_icechunk.hooks.transactions import (
+            base_of,
+            commit_session,
+            replayed,
+            work_of,
+        )
         from airflow_provider_icechunk.spark.specification import parse_session
 
         session = parse_session(
             self.session if isinstance(self.session, str) else dict(self.session)
         )
-        committed = commit_session(
-            session,
-            message=self.message,
-            metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
-            token=task_identity(context),
-            solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
-            writers=self.fragments,
-            since=earliest_start(context),
-        )
-        self.log.info(
-            "Committed %s to %s: %d chunks",
-            committed["snapshot_id"],
-            committed["branch"],
-            committed["chunks"],
-        )
+        work, attempt = work_of(session), attempt_of(context, self.on_rerun)
+        solver = solver_for(self.on_chunk_conflict) if self.rebase else None
+        repository = IcechunkHook(session.conn_id).open(session.repository)
+        earlier = find_earlier(repository, work.branch, attempt, base=base_of(work))
+        if earlier is not None and earlier.answers:
+            committed = replayed(repository, earlier, work.branch)
+        else:
+            committed = commit_session(
+                repository,
+                work,
+                message=self.message,
+                metadata={**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
+                attempt=attempt,
+                earlier=earlier,
+                solver=solver,
+                writers=self.fragments,
+            )
         link_snapshot(
             self,
             conn_id=session.conn_id,
             repository=session.repository,
             snapshot_id=committed["snapshot_id"],
         )
-        report_to_outlets(
-            context,
-            self.outlets,
-            {
-                "snapshot_id": committed["snapshot_id"],
-                "parent_id": committed["parent_id"],
-                "branch": committed["branch"],
-            },
-        )
+        is_new = earlier is None or not earlier.is_known
+        report_to_outlets(self, context, committed, is_new=is_new)
         return dict(committed)

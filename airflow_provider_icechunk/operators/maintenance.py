@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.exceptions import MaintenanceError
 from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, OlderThan, read_age, safe_cutoff
+from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun, find_earlier
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
-from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -151,13 +152,15 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
 class IcechunkRewriteManifestsOperator(RepositoryOperator):
     """Write all manifests of a branch anew by the configuration in force, as one commit.
 
-    Returns `snapshot_id`, `parent_id` and `branch`. A task that runs again finds its commit if that
-    still is the head, and otherwise makes another, which changes no data.
+    Returns `snapshot_id`, `parent_id`, `branch` and, if a run again committed in the place of an
+    earlier snapshot, `supersedes`. No data changes.
 
     :param repository: path below the root of the connection. (templated)
     :param branch: the branch. (templated)
     :param message: commit message. (templated)
     :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
+    :param on_rerun: what a task does that committed and was cleared: `replace` rewrites anew,
+        `skip` returns the commit that is there, `always` lets retries rewrite anew as well.
     :param icechunk_conn_id: the connection.
     """
 
@@ -171,34 +174,40 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
         branch: str = "main",
         message: str = "rewrite manifests",
         metadata: Mapping[str, Any] | None = None,
+        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.message = message
         self.metadata = metadata
+        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewrite, unless an earlier attempt did."""
+        from airflow_provider_icechunk.hooks.transactions import superseding
         from airflow_provider_icechunk.repository.session import TOKEN_KEY
 
-        token = task_identity(context)
+        attempt = attempt_of(context, self.on_rerun)
         repository = self.open_repository()
-        head = repository.lookup_snapshot(repository.lookup_branch(self.branch))
-        if head.metadata.get(TOKEN_KEY) != token:
+        earlier = find_earlier(repository, self.branch, attempt)
+        result: dict[str, Any] = {"branch": self.branch}
+        if earlier is not None and earlier.answers:
+            info = earlier.info
+        else:
+            metadata = {**(self.metadata or {}), METADATA_KEY: task_metadata(context)}
             identity = repository.rewrite_manifests(
                 self.message,
                 branch=self.branch,
-                metadata={
-                    **(self.metadata or {}),
-                    "airflow": task_metadata(context),
-                    TOKEN_KEY: token,
-                },
+                metadata={**superseding(metadata, earlier), TOKEN_KEY: attempt.token},
             )
-            head = repository.lookup_snapshot(identity)
-        self.link_to(head.id)
-        result = {"snapshot_id": head.id, "parent_id": head.parent_id, "branch": self.branch}
-        report_to_outlets(context, self.outlets, result)
+            info = repository.lookup_snapshot(identity)
+            if earlier is not None:
+                result["supersedes"] = earlier.info.id
+        self.link_to(info.id)
+        result |= {"snapshot_id": info.id, "parent_id": info.parent_id}
+        is_new = earlier is None or not earlier.is_known
+        report_to_outlets(self, context, result, is_new=is_new)
         return result
 
 

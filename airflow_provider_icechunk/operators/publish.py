@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun
 from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
-from airflow_provider_icechunk.operators.identity import task_identity, task_metadata
+from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,8 +20,10 @@ class IcechunkPublishOperator(RepositoryOperator):
 
     The other branch is moved forward if it stood still, so that readers get the very snapshot that
     was audited. If others committed to it meanwhile, the changes are committed on top of theirs as
-    one commit. Runs again without harm. Returns `snapshot_id`, `parent_id`, `branch`,
-    `source_snapshot_id` and `how`: `fast_forward`, `rebase` or `already_there`.
+    one commit. What is published already is not published again, and then there is no event for
+    the outlets. Returns `snapshot_id`, `parent_id`, `branch`,
+    `source_snapshot_id`, `how`: `fast_forward`, `rebase` or `already_there`, and, if a run again
+    committed in the place of an earlier snapshot, `supersedes`.
 
     :param repository: path below the root of the connection. (templated)
     :param source: the branch that was written and audited. (templated)
@@ -32,6 +35,8 @@ class IcechunkPublishOperator(RepositoryOperator):
     :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
     :param message: message of the commit that a rebase makes. (templated)
     :param metadata: metadata of that commit. (templated)
+    :param on_rerun: about that commit, for a task that was cleared: `replace` publishes what is new
+        on `source`, `skip` nothing, `always` commits the changes once more even if they are there.
     :param icechunk_conn_id: the connection.
     """
 
@@ -50,6 +55,7 @@ class IcechunkPublishOperator(RepositoryOperator):
         on_chunk_conflict: OnChunkConflict = "fail",
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -60,33 +66,29 @@ class IcechunkPublishOperator(RepositoryOperator):
         self.on_chunk_conflict = on_chunk_conflict
         self.message = message
         self.metadata = metadata
+        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, or find that it is published."""
         from airflow_provider_icechunk.hooks.publishing import pinned_snapshot, publish
 
         solver = solver_for(self.on_chunk_conflict)
+        attempt = attempt_of(context, self.on_rerun)
         repository = self.open_repository()
         published = publish(
             repository,
             pinned_snapshot(repository, self.source, self.snapshot_id),
             target=self.target,
             message=self.message or f"publish {self.source}",
-            metadata={**(self.metadata or {}), "airflow": task_metadata(context)},
-            token=task_identity(context),
+            metadata={**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
+            attempt=attempt,
             solver=solver if self.rebase else None,
         )
         self.log.info(
             "%s is at %s (%s)", published["branch"], published["snapshot_id"], published["how"]
         )
         self.link_to(published["snapshot_id"])
-        report_to_outlets(
-            context,
-            self.outlets,
-            {
-                "snapshot_id": published["snapshot_id"],
-                "parent_id": published["parent_id"],
-                "branch": published["branch"],
-            },
-        )
+        # A retry may find what the attempt before it published and could not tell of any more.
+        is_new = published["how"] != "already_there" or not attempt.is_first
+        report_to_outlets(self, context, published, is_new=is_new)
         return dict(published)

@@ -50,23 +50,29 @@ class IcechunkCreateRepositoryOperator(BaseOperator):
         """Create the repository and say whether it is new."""
         del context
         from airflow_provider_icechunk.format.config_codec import config_from_tree
+        from airflow_provider_icechunk.repository.repository import generation_named
 
         if self.if_exists not in ("skip", "error"):
             raise InvalidInputError(f"if_exists is 'skip' or 'error', not {self.if_exists!r}")
+        generation_named(self.spec_version)
         hook = IcechunkHook(self.icechunk_conn_id)
         config = None
         if self.config is not None:
             config = config_from_tree(dict(self.config), where="config")
-        try:
-            created = hook.create(self.repository, config=config, spec_version=self.spec_version)
-        except AlreadyExistsError:
-            if self.if_exists == "error":
-                raise
-            found = hook.open(self.repository)
-            self.log.info("%s is there already", found.storage.location)
-            return self._result(found.spec_version, created=False)
-        self.log.info("Created %s", created.storage.location)
-        return self._result(created.spec_version, created=True)
+        # Looked for before it is created: nearly every run of a Dag finds it there.
+        found = hook.find(self.repository) if self.if_exists == "skip" else None
+        if found is None:
+            try:
+                made = hook.create(self.repository, config=config, spec_version=self.spec_version)
+            except AlreadyExistsError:
+                if self.if_exists == "error":
+                    raise
+                found = hook.open(self.repository)
+            else:
+                self.log.info("Created %s", made.storage.location)
+                return self._result(made.spec_version, created=True)
+        self.log.info("%s is there already", found.storage.location)
+        return self._result(found.spec_version, created=False)
 
     def _result(self, spec_version: str, *, created: bool) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.operators.identity import task_identity
+from airflow_provider_icechunk.operators.identity import attempt_of, task_identity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +25,8 @@ class IcechunkOpenSessionOperator(BaseOperator):
     :param branch: branch to stand on and to commit to. (templated)
     :param arrays: arrays the session has to have: `path`, `shape`, `dtype`, and as needed
         `chunks`, `dimension_names`, `fill_value`, `attributes`, `values`. Missing ones are created,
-        shorter ones grow. (templated)
+        shorter ones grow. Longer ones are refused, unless the task was cleared and runs again:
+        then others may have made them longer since. (templated)
     :param job: name of the work; by default that of the task instance. (templated)
     :param icechunk_conn_id: the connection.
     """
@@ -55,12 +56,15 @@ class IcechunkOpenSessionOperator(BaseOperator):
         """Open the session and return its description."""
         from airflow_provider_icechunk.hooks.transactions import open_session
 
+        hook = IcechunkHook(self.icechunk_conn_id)
         session = open_session(
-            IcechunkHook(self.icechunk_conn_id),
+            hook,
             self.repository,
+            hook.open(self.repository),
             branch=self.branch,
             job=f"{self.job or task_identity(context)}/{context['ti'].try_number}",
             arrays=self.arrays,
+            again=attempt_of(context).is_rerun,
         )
         work = session["work_unit"]
         self.log.info("Session on %s of %s at %s", self.branch, work["repository"], work["base"])
@@ -88,10 +92,13 @@ class IcechunkAbortSessionOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Delete the fragments."""
         del context
-        from airflow_provider_icechunk.hooks.transactions import abort_session
+        from airflow_provider_icechunk.hooks.transactions import abort_session, work_of
         from airflow_provider_icechunk.spark.specification import parse_session
 
-        session = self.session if isinstance(self.session, str) else dict(self.session)
-        fragments = abort_session(parse_session(session))
+        session = parse_session(
+            self.session if isinstance(self.session, str) else dict(self.session)
+        )
+        repository = IcechunkHook(session.conn_id).open(session.repository)
+        fragments = abort_session(repository, work_of(session))
         self.log.info("Threw away %d fragments", fragments)
         return {"fragments": fragments}

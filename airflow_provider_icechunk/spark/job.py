@@ -97,6 +97,7 @@ def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str,
         "chunks": result.chunks,
         "size": result.size,
         "seconds": result.seconds,
+        "appends": specification.appends,
     }
 
 

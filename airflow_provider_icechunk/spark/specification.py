@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -158,10 +159,22 @@ class JobSpecification(_Closed):
     """Tasks for each write; by default two for each core that Spark has."""
 
     @property
+    def appends(self) -> bool:
+        """Whether anything is written at the end of arrays, wherever that is by then."""
+        return any(appends(write.model_dump()) for write in self.writes)
+
+    @property
     def writer(self) -> str:
         """A name for what this job writes: the same again on a retry, another for another job."""
         writes = sorted(write.model_dump_json(exclude_defaults=True) for write in self.writes)
         return f"spark-{hashlib.sha256(json.dumps(writes).encode()).hexdigest()[:16]}"
+
+
+def appends(write: object) -> bool:
+    """Whether an entry of a job's list goes to the end of an array, wherever that is by then."""
+    if not isinstance(write, Mapping):
+        return False
+    return write.get("kind") in ("files", "virtual") and write.get("start") is None
 
 
 def parse_session(value: dict[str, Any] | str) -> SessionDescription:

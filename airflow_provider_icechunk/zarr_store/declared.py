@@ -83,8 +83,13 @@ def parse_arrays(values: Sequence[Mapping[str, Any]]) -> list[DeclaredArray]:
     return arrays
 
 
-def apply_arrays(store: IcechunkStore, arrays: Sequence[DeclaredArray]) -> None:
-    """Create the arrays that are missing, grow those that are shorter, write declared values."""
+def apply_arrays(
+    store: IcechunkStore, arrays: Sequence[DeclaredArray], *, may_be_longer: bool = False
+) -> None:
+    """Create the arrays that are missing, grow those that are shorter, write declared values.
+
+    An array that is longer than declared is refused, or with `may_be_longer` kept as it is.
+    """
     if not arrays:
         return
     root = zarr.open_group(store, mode="a")
@@ -94,13 +99,13 @@ def apply_arrays(store: IcechunkStore, arrays: Sequence[DeclaredArray]) -> None:
         if node is None:
             array = _create(root, path, declared)
         elif isinstance(node, zarr.Array):
-            array = _adopt(node, declared)
+            array = _adopt(node, declared, may_be_longer=may_be_longer)
         else:
             raise AlreadyExistsError(
                 f"{declared.path} is a group already; choose another path", kind=Kind.NODE_EXISTS
             )
         if declared.values is not None:
-            array[:] = _values(declared)
+            array[: declared.shape[0]] = _values(declared)
 
 
 def _create(root: zarr.Group, path: str, declared: DeclaredArray) -> zarr.Array[Any]:
@@ -115,7 +120,9 @@ def _create(root: zarr.Group, path: str, declared: DeclaredArray) -> zarr.Array[
     )
 
 
-def _adopt(array: zarr.Array[Any], declared: DeclaredArray) -> zarr.Array[Any]:
+def _adopt(
+    array: zarr.Array[Any], declared: DeclaredArray, *, may_be_longer: bool
+) -> zarr.Array[Any]:
     found = (np.dtype(array.dtype), array.ndim)
     wanted = (np.dtype(declared.dtype), len(declared.shape))
     if found != wanted or (declared.chunks is not None and array.chunks != declared.chunks):
@@ -125,14 +132,15 @@ def _adopt(array: zarr.Array[Any], declared: DeclaredArray) -> zarr.Array[Any]:
             f"{declared.chunk_shape()}: correct the declaration or delete the array",
             kind=Kind.NODE_EXISTS,
         )
-    if any(new < old for new, old in zip(declared.shape, array.shape, strict=True)):
+    shape = tuple(max(pair) for pair in zip(declared.shape, array.shape, strict=True))
+    if shape != declared.shape and not may_be_longer:
         raise AlreadyExistsError(
             f"{declared.path} has shape {array.shape}; the declared {declared.shape} would cut "
             "data off, which a declaration never does",
             kind=Kind.NODE_EXISTS,
         )
-    if array.shape != declared.shape:
-        array.resize(declared.shape)
+    if array.shape != shape:
+        array.resize(shape)
     if declared.attributes and dict(array.attrs) != array.attrs.asdict() | declared.attributes:
         array.attrs.update(declared.attributes)
     return array

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import zarr
 from airflow.sdk import Asset
-from support.airflow_contexts import make_context
+from support.airflow_contexts import cleared, make_context, retried
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.decorators import icechunk
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task, with_session
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
-from airflow_provider_icechunk.hooks import transactions
 
 
 @pytest.fixture
@@ -79,44 +79,50 @@ def test_an_exception_leaves_nothing_behind(repository: Repository) -> None:
     assert messages(repository) == ["begin"]
 
 
-def test_a_task_that_committed_does_not_run_its_function_again(repository: Repository) -> None:
+def test_a_retry_of_a_task_that_committed_does_not_run_its_function_again(
+    repository: Repository,
+) -> None:
     first = run(write, 1)
 
     def unreachable(store: Any) -> None:
         raise AssertionError("it ran again")
 
-    again = run(unreachable)
-    assert again == {**first, "result": None}
+    assert run(unreachable, context=retried(make_context())) == first
     assert run(write, 2, context=make_context(run_id="next"))["parent_id"] == first["snapshot_id"]
     assert len(messages(repository)) == 3
 
 
 def test_an_attempt_thought_dead_that_commits_while_the_next_one_begins_is_found(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looked = transactions.find_commit
+    caplog.set_level("INFO")
+    looked = icechunk.find_earlier
     made: list[dict[str, Any]] = []
 
     def look_and_be_overtaken(*args: Any, **arguments: Any) -> Any:
         answer = looked(*args, **arguments)
         if not made:
-            monkeypatch.setattr(transactions, "find_commit", looked)
+            monkeypatch.setattr(icechunk, "find_earlier", looked)
             made.append(run(write, 1))
         return answer
 
-    monkeypatch.setattr(transactions, "find_commit", look_and_be_overtaken)
-    assert run(write, 1)["snapshot_id"] == made[0]["snapshot_id"]
+    monkeypatch.setattr(icechunk, "find_earlier", look_and_be_overtaken)
+    assert run(write, 2, context=retried(make_context())) == made[0]
+    assert "Attempt 1 committed snapshot" in caplog.text
     assert messages(repository) == ["dag.task in run", "begin"]
 
 
-def test_a_task_that_is_cleared_days_later_still_finds_its_commit(repository: Repository) -> None:
+def test_a_task_that_is_cleared_days_later_still_finds_what_it_supersedes(
+    repository: Repository,
+) -> None:
     first = run(write, 1)
     run(write, 5, 2, context=make_context(run_id="between"))
     now = datetime.now(UTC)
     days_later = SimpleNamespace(run_after=now, start_date=now + timedelta(days=3))
-    context = make_context() | {"dag_run": days_later}
-    assert run(write, 2, context=context)["snapshot_id"] == first["snapshot_id"]
-    assert len(messages(repository)) == 3
+    context = cleared(make_context()) | {"dag_run": days_later}
+    assert run(write, 2, context=context)["supersedes"] == first["snapshot_id"]
+    assert len(messages(repository)) == 4
+    assert field(repository) == [2, 2, 5, 5]
 
 
 def test_a_function_that_writes_nothing_commits_nothing(repository: Repository) -> None:

@@ -98,7 +98,7 @@ def session() -> dict[str, Any]:
     hook = IcechunkHook()
     if not hook.exists("weather"):
         hook.create("weather")
-    return open_session(hook, "weather", branch="main", job="job")
+    return open_session(hook, "weather", hook.open("weather"), branch="main", job="job")
 
 
 @pytest.mark.parametrize("made", listed("operators", "sensors"), ids=lambda one: str(one.__name__))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from support.airflow_contexts import make_context
+from support.airflow_contexts import cleared, make_context, retried
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError
@@ -25,6 +25,9 @@ class State(dict[str, Any]):
 
     def set(self, key: str, value: Any) -> None:
         self[key] = json.loads(json.dumps(value))
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
 
 
 @pytest.fixture
@@ -60,13 +63,14 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     job: Callable[[IcechunkSparkSubmitOperator, Any], None],
     state: State | None = None,
+    attempt: Any = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Execute the task with `job` in the place of Spark's submission."""
     monkeypatch.setattr(SparkSubmitOperator, "execute", job)
     monkeypatch.setattr(SparkSubmitOperator, "submit_job", lambda *_: "driver-1")
     monkeypatch.setattr(SparkSubmitOperator, "get_job_status", lambda *_: "RUNNING")
-    context = make_context() | {"task_state_store": state}
+    context = (attempt or make_context()) | {"task_state_store": state}
     return operator(**arguments).execute(context)
 
 
@@ -89,7 +93,7 @@ def test_what_the_job_wrote_is_one_commit(
     assert info.metadata["airflow"]["task_id"] == "task"
 
 
-def test_a_task_that_committed_submits_nothing_any_more(
+def test_a_retry_of_a_task_that_committed_submits_nothing_any_more(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run(monkeypatch, submits(3))
@@ -97,7 +101,7 @@ def test_a_task_that_committed_submits_nothing_any_more(
     def fail(*_: Any) -> None:
         raise AssertionError("it was submitted again")
 
-    assert run(monkeypatch, fail) == {**first, "chunks": None}
+    assert run(monkeypatch, fail, attempt=retried(make_context())) == first
     assert commits(repository) == 1
 
 
@@ -134,14 +138,36 @@ def test_a_job_that_outlived_its_worker_is_committed_by_the_next_attempt(
 
     with pytest.raises(KeyboardInterrupt):
         run(monkeypatch, worker_dies, state)
-    write(state[SESSION_KEY], 4)
+    write(state[SESSION_KEY]["session"], 4)
 
     def reattach(task: IcechunkSparkSubmitOperator, context: Any) -> None:
         task.get_job_status("driver-1", context)
 
-    run(monkeypatch, reattach, state)
+    run(monkeypatch, reattach, state, retried(make_context()))
     assert field(repository) == [4] * 4
     assert commits(repository) == 1
+
+
+def test_a_cleared_task_does_not_take_the_job_of_the_run_before_for_its_own(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow keeps the state of a task that is cleared, and with it the id of a job that ended."""
+    state, context = State(), cleared(make_context())
+
+    def resume_or_submit(value: int) -> Callable[[IcechunkSparkSubmitOperator, Any], None]:
+        def job(task: IcechunkSparkSubmitOperator, context: Any) -> None:
+            if task.external_id_key in state:
+                task.get_job_status(state[task.external_id_key], context)
+            else:
+                submits(value)(task, context)
+                state.set(task.external_id_key, "driver-1")
+
+        return job
+
+    first = run(monkeypatch, resume_or_submit(1), state)
+    again = run(monkeypatch, resume_or_submit(2), state, context)
+    assert again["supersedes"] == first["snapshot_id"]
+    assert field(repository) == [2] * 4
 
 
 @pytest.mark.usefixtures("repository")

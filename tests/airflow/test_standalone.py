@@ -294,24 +294,26 @@ def test_a_worker_killed_between_spark_and_the_commit_commits_once(airflow: Airf
     store = made.readonly_session("main").store
     assert np.asarray(zarr.open_array(store, path="temperature", mode="r")[:]).min() > 0
 
-    # Cleared after it has committed: another attempt, and still one snapshot.
+    # Cleared after it has committed: the job runs again, and one more snapshot.
     airflow.clear("worker_dies", run, "write")
     until(lambda: airflow.task("worker_dies", run, "write")["try_number"] == 3, "a third attempt")
     assert airflow.finish("worker_dies", run) == "success", airflow.explain("worker_dies", run)
-    assert snapshots(repository(airflow, "worker_dies")) == [committed["snapshot_id"]]
     again = airflow.result("worker_dies", run, "write")
-    assert again["snapshot_id"] == committed["snapshot_id"]
+    assert again["supersedes"] == committed["snapshot_id"]
+    known = [again["snapshot_id"], committed["snapshot_id"]]
+    assert snapshots(repository(airflow, "worker_dies")) == known
 
 
-def test_a_whole_run_cleared_after_its_commit_has_still_one_snapshot(airflow: Airflow) -> None:
+def test_a_whole_run_cleared_after_its_commit_does_its_work_again(airflow: Airflow) -> None:
     dag = "icechunk_quickstart"
     run = airflow.succeed(dag, {"repository": "cleared"})
     (only,) = snapshots(repository(airflow, "cleared"))
     airflow.clear(dag, run, "create_repository", "open_session", "write_chunks", "commit")
     until(lambda: airflow.task(dag, run, "commit")["try_number"] == 2, "a second attempt")
     assert airflow.finish(dag, run) == "success", airflow.explain(dag, run)
-    assert snapshots(repository(airflow, "cleared")) == [only]
-    assert airflow.result(dag, run, "commit")["snapshot_id"] == only
+    again = airflow.result(dag, run, "commit")
+    assert again["supersedes"] == only
+    assert snapshots(repository(airflow, "cleared")) == [again["snapshot_id"], only]
 
 
 def test_a_task_that_is_stopped_ends_its_job_and_leaves_nothing_visible(airflow: Airflow) -> None:

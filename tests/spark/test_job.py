@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from airflow_provider_icechunk.spark.generators import generate
 from airflow_provider_icechunk.spark.job import run
 from airflow_provider_icechunk.spark.shipping import zipped_package
 from airflow_provider_icechunk.spark.specification import JobSpecification
+from airflow_provider_icechunk.storage.base import Fetched
+from airflow_provider_icechunk.storage.local import LocalStorage
 
 pytestmark = [
     pytest.mark.spark,
@@ -49,6 +52,25 @@ def specification(repository: Repository, path: Path, **changes: Any) -> JobSpec
         "tasks": 5,
     }
     return JobSpecification.model_validate(value | changes)
+
+
+def test_the_driver_learns_the_generation_and_opens_the_repository_once(
+    spark: SparkSession,
+    repository: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = specification(repository, tmp_path)
+    reads: Counter[str] = Counter()
+    get = LocalStorage.get
+
+    def counted(storage: LocalStorage, key: str, *given: Any) -> Fetched | None:
+        reads[key] += 1
+        return get(storage, key, *given)
+
+    monkeypatch.setattr(LocalStorage, "get", counted)
+    run(spark, job)
+    assert (reads["repo"], reads["config.yaml"]) == (1, 1)
 
 
 def test_a_job_writes_what_one_process_would_and_the_official_library_reads_it(

@@ -1,0 +1,209 @@
+"""What an attempt of a task has to do: its work, its work again, or nothing, because it is done.
+
+A retry after a crash finds the commit of the attempt before it and answers with that. A deliberate
+run again (a task or run that was cleared, a backfill that reprocesses) does the work anew. Airflow
+raises `max_tries` when a task is cleared and never otherwise, so the token of a commit carries it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.api import Repository, SnapshotInfo
+
+log = logging.getLogger(__name__)
+
+OnRerun = Literal["replace", "skip", "always"]
+"""What a deliberate run again does: its work, nothing, or, as every retry then does, its work."""
+ON_RERUN = ("replace", "skip", "always")
+
+METADATA_KEY = "airflow"
+"""Metadata of a snapshot that says which task committed it."""
+SUPERSEDES_KEY = "supersedes"
+"""Below it: the snapshot of an earlier run of the same task that this one takes the place of."""
+RESULT_KEY = "result"
+"""Below it: what the task's function returned, for an attempt that finds the commit."""
+LARGEST_RESULT = 4096
+"""Bytes of JSON that are kept with a commit: everybody who walks the history reads them."""
+
+_NEWEST = 1_000
+_RUN = re.compile(r"@[0-9]+(\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of one task instance."""
+
+    identity: str
+    """Dag, run, task and map index: the same for every attempt and for every run again."""
+    run: int
+    """The same for an attempt and its retries, another after the task was cleared."""
+    number: int
+    """Counts all attempts that there ever were."""
+    is_rerun: bool
+    """Whether the task was cleared at some time."""
+    is_first: bool
+    """Whether no attempt came before it since the task was cleared, or at all."""
+    since: datetime | None
+    """The time before which the task instance cannot have committed anything, if it is known."""
+    on_rerun: OnRerun
+
+    @property
+    def token(self) -> str:
+        """What the commit carries: the same for all attempts that shall commit once together."""
+        attempt = f".{self.number}" if self.on_rerun == "always" else ""
+        return f"{self.identity}@{self.run}{attempt}"
+
+    def made(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether a snapshot with this metadata is a commit of the task instance, of any run."""
+        from airflow_provider_icechunk.repository.session import TOKEN_KEY
+
+        token = metadata.get(TOKEN_KEY)
+        if not isinstance(token, str) or not token.startswith(self.identity):
+            return False
+        # Releases before this rule had the identity alone.
+        return not (rest := token[len(self.identity) :]) or _RUN.fullmatch(rest) is not None
+
+    def is_answered_by(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether a commit of the task instance with this metadata leaves nothing to do."""
+        return self.on_rerun == "skip" or self.is_of_this_run(metadata)
+
+    def is_of_this_run(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether a snapshot with this metadata was committed for the same run of the task."""
+        from airflow_provider_icechunk.repository.session import TOKEN_KEY
+
+        return metadata.get(TOKEN_KEY) == self.token
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The newest commit of a task instance, found by a later attempt of it."""
+
+    info: SnapshotInfo
+    answers: bool
+    """Whether the attempt has nothing to do but to answer with it."""
+    is_of_this_run: bool
+    """Whether it was made since the task was cleared last, so that nobody was told of it yet."""
+    is_below_base: bool
+    """Whether the session that is to be committed stands on it, or on something after it."""
+
+    @classmethod
+    def of_this_run(cls, info: SnapshotInfo) -> Earlier:
+        """A commit that another attempt of the same run made while this one worked."""
+        return cls(info, answers=True, is_of_this_run=True, is_below_base=False)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the answer is nothing new to anybody: an earlier run of the task told of it."""
+        return self.answers and not self.is_of_this_run
+
+    @property
+    def attempt(self) -> int | None:
+        """The number of the attempt that made it."""
+        return attempt_that_made(self.info)
+
+    @property
+    def result(self) -> Any:
+        """What the function of the task returned then; `None` if that was not kept."""
+        return _task(self.info).get(RESULT_KEY)
+
+    def __str__(self) -> str:
+        when = self.info.written_at.isoformat(timespec="seconds")
+        return f"snapshot {self.info.id} (attempt {self.attempt or 'unknown'}, {when})"
+
+
+def find_earlier(
+    repository: Repository, branch: str, attempt: Attempt, *, base: str | None = None
+) -> Earlier | None:
+    """The newest commit of the task instance among the newest of a branch, if there is one.
+
+    Looks no further back than to what was there before the task instance can have committed. What
+    it finds is in the log: Airflow's numbers cannot always tell a retry from a run again.
+
+    :param base: the snapshot that the session to be committed stands on; by default the head.
+    """
+    return among(_newest(repository.ancestry(branch=branch), attempt), attempt, base=base)
+
+
+def among(
+    history: Iterable[SnapshotInfo], attempt: Attempt, *, base: str | None = None
+) -> Earlier | None:
+    """The newest commit of the task instance in a history that begins with the newest."""
+    passed_base = base is None
+    for info in history:
+        passed_base = passed_base or info.id == base
+        if attempt.made(info.metadata):
+            earlier = Earlier(
+                info,
+                answers=attempt.is_answered_by(info.metadata),
+                is_of_this_run=attempt.is_of_this_run(info.metadata),
+                is_below_base=passed_base,
+            )
+            _tell(attempt, earlier)
+            return earlier
+    return None
+
+
+def _newest(history: Iterable[SnapshotInfo], attempt: Attempt) -> Iterator[SnapshotInfo]:
+    """What the task instance can have committed at all, and one more."""
+    for info in islice(history, _NEWEST):
+        yield info
+        if attempt.since is not None and info.written_at < attempt.since:
+            return
+
+
+def attempt_that_made(info: SnapshotInfo) -> int | None:
+    """The number of the attempt that made a commit, if a task did."""
+    number = _task(info).get("try_number")
+    return number if isinstance(number, int) else None
+
+
+def kept_result(result: Any) -> dict[str, Any]:
+    """What of a function's result goes into the metadata of its commit, if it is small JSON."""
+    if result is None:
+        return {}
+    if _is_small_json(result):
+        return {RESULT_KEY: result}
+    log.info(
+        "The result is not kept with the commit, because it is not JSON of at most %d bytes: a "
+        "retry that finds the commit returns None",
+        LARGEST_RESULT,
+    )
+    return {}
+
+
+def _is_small_json(value: Any) -> bool:
+    """Whether a value comes back from JSON as it went in, and is small enough."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+        return len(text.encode()) <= LARGEST_RESULT and bool(json.loads(text) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _tell(attempt: Attempt, earlier: Earlier) -> None:
+    if earlier.answers:
+        log.info(
+            "This task committed %s already: attempt %d does nothing and returns that",
+            earlier,
+            attempt.number,
+        )
+    else:
+        log.info(
+            "This task committed %s before and runs again: what attempt %d commits supersedes that",
+            earlier,
+            attempt.number,
+        )
+
+
+def _task(info: SnapshotInfo) -> Mapping[str, Any]:
+    task = info.metadata.get(METADATA_KEY)
+    return task if isinstance(task, Mapping) else {}
