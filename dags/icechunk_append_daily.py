@@ -1,9 +1,10 @@
 """One day of data per run, with backfill: every run owns one place on the time axis.
 
 `@task.icechunk` opens a session and commits what the function wrote when it returns. A run writes
-at the place of its day, whether it is the first or the hundredth attempt, so runs can be retried
-and backfilled in any order. One run at a time, because each may have to make the array longer, and
-two that do so at once have to be decided by a person.
+at the place of its day, whether it is the first or the hundredth attempt, so runs can be retried,
+cleared and backfilled in any order: a retry never commits twice, and a run that is cleared or
+reprocessed writes its day anew. One run at a time, because each may have to make the array longer,
+and two that do so at once have to be decided by a person.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """

@@ -1,8 +1,8 @@
 """One more year in one task: the session, the Spark job and the commit together.
 
 `IcechunkSparkSubmitOperator` opens a session in which the arrays are longer, submits a job that
-writes the new part and nothing else, and commits. A run that is retried or cleared writes its own
-year again and never commits twice.
+writes the new part and nothing else, and commits. A run owns its year: a retry never commits it
+twice, and a run that is cleared writes the same year again, also when later years are there by now.
 
 Needs what `icechunk_quickstart` needs, and the repository that it made.
 """

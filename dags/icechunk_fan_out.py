@@ -2,8 +2,9 @@
 
 A session is opened once. Each mapped task submits a Spark job of its own that writes whole chunks
 of its part and leaves a fragment, which is a list of the chunks it wrote. The commit merges the
-fragments. A task that is retried replaces its own fragment, a task that fails keeps the commit from
-happening, and two tasks that wrote the same chunk are refused by name.
+fragments. A task that runs again replaces its own fragment, so that one writer and the commit can
+be cleared without the others; a task that fails keeps the commit from happening; and two tasks that
+wrote the same chunk are refused by name.
 
 Needs two connections: `icechunk_default` (a bucket or a directory) and `spark_default`.
 """

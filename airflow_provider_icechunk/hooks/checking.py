@@ -65,8 +65,8 @@ def explain(error: IcechunkError) -> str:
 def _describe(storage: Storage) -> str:
     from airflow_provider_icechunk.api import Repository
 
-    repository = Repository.find(storage)
-    if repository is not None:
+    if Repository.exists(storage):
+        repository = Repository.open(storage)
         try:
             head = f"main is at {repository.lookup_branch('main')}"
         except NotFoundError:
