@@ -14,7 +14,7 @@ from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter
 from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
-from airflow_provider_icechunk.repository.tuning import follow, warn_of_unheeded
+from airflow_provider_icechunk.repository.tuning import follow, follow_stored, warn_of_unheeded
 from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.storage.base import HasEndpoint, Storage
 from airflow_provider_icechunk.virtual.credentials import AnyCredential
@@ -85,7 +85,7 @@ def build_engine(
     """Put the parts of an open repository together."""
     warn_of_unheeded(given, storage)
     settings = config.resolved()
-    chosen = follow(storage, config, ledger.layout.chunks)
+    chosen = follow_stored(follow(storage, given), config, ledger.layout.chunks)
     if chosen is not storage:
         storage, ledger = chosen, open_ledger(ledger.generation, chosen, world)
     trust = Trust.of(

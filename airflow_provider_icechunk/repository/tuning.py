@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 from airflow_provider_icechunk.format.config import (
     CachingConfig,
@@ -22,24 +23,28 @@ _ATTRIBUTES = (
 )
 
 
-def follow(
-    storage: Storage, config: RepositoryConfig | None, chunks_prefix: str | None = None
-) -> Storage:
-    """The storage used as the configuration says; what it does not say stays as it is.
+def follow(storage: Storage, given: RepositoryConfig | None) -> Storage:
+    """The storage used as its caller says; what he does not say stays as it is."""
+    return storage if given is None else tuned(storage, tuning_of(given))
 
-    :param chunks_prefix: where the chunks are, if the generation is known already.
+
+def follow_stored(storage: Storage, config: RepositoryConfig, chunks_prefix: str) -> Storage:
+    """The storage used as the configuration in force says, where its caller chose nothing else.
+
+    A web page that tries twice and no more does so for every repository.
+
+    :param chunks_prefix: how the keys of chunks begin in the generation of the repository.
     """
-    return storage if config is None else tuned(storage, tuning_of(config, chunks_prefix))
+    chosen = replace(tuning_of(config), only_defaults=True)
+    has_classes = chosen.chunks_storage_class != chosen.metadata_storage_class
+    return tuned(storage, replace(chosen, chunks_prefix=chunks_prefix if has_classes else None))
 
 
-def tuning_of(config: RepositoryConfig, chunks_prefix: str | None = None) -> Tuning:
+def tuning_of(config: RepositoryConfig) -> Tuning:
     """What a configuration says about the use of the storage. Pure."""
     chosen = config.storage or StorageSettings()
     retries = chosen.retries or StorageRetriesSettings()
     at_once = config.max_concurrent_requests
-    has_classes = (chosen.storage_class, chosen.chunks_storage_class) != (None, None) or (
-        chosen.metadata_storage_class is not None
-    )
     return Tuning(
         requests_at_once=None if at_once is None else max(1, at_once),
         tries=retries.max_tries,
@@ -50,7 +55,6 @@ def tuning_of(config: RepositoryConfig, chunks_prefix: str | None = None) -> Tun
         metadata_storage_class=chosen.metadata_storage_class,
         chunks_storage_class=chosen.chunks_storage_class,
         multipart_threshold=chosen.minimum_size_for_multipart_upload,
-        chunks_prefix=chunks_prefix if has_classes else None,
     )
 
 

@@ -88,6 +88,7 @@ class LocalStorage:
 
     def tuned(self, tuning: Tuning) -> LocalStorage:
         """The same folder with fewer files at once; a file system has nothing else to choose."""
+        # Fewer were chosen when it was made, or fewer are chosen now.
         at_once = min(tuning.requests_at_once or self._concurrency, self._concurrency)
         if at_once == self._concurrency:
             return self

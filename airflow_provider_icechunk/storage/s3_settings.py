@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -88,6 +88,7 @@ class S3Settings:
             "first_pause": tuning.first_pause,
             "longest_pause": tuning.longest_pause,
         }
+        retry = _changes(self.retry, pauses, tuning.only_defaults)
         chosen = {
             "concurrency": tuning.requests_at_once,
             "use_metadata": tuning.use_metadata,
@@ -96,11 +97,10 @@ class S3Settings:
             "chunks_storage_class": tuning.chunks_storage_class,
             "chunks_prefix": tuning.chunks_prefix,
             "multipart_threshold": tuning.multipart_threshold,
-            "retry": replace(self.retry, **_chosen(pauses)),
         }
-        changes = {
-            name: value for name, value in _chosen(chosen).items() if getattr(self, name) != value
-        }
+        changes = _changes(self, chosen, tuning.only_defaults)
+        if retry:
+            changes["retry"] = replace(self.retry, **retry)
         return replace(self, **changes) if changes else self
 
     def _check_endpoint(self) -> None:
@@ -118,8 +118,17 @@ class S3Settings:
             )
 
 
-def _chosen(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _changes(
+    made: S3Settings | Retry, chosen: Mapping[str, Any], only_defaults: bool
+) -> dict[str, Any]:
+    """What is chosen and different; with `only_defaults`, only where nothing else was chosen."""
+    default = {one.name: one.default for one in fields(made)}
+    return {
+        name: value
+        for name, value in chosen.items()
+        if value not in (None, getattr(made, name))
+        and not (only_defaults and getattr(made, name) != default[name])
+    }
 
 
 def _invalid(message: str) -> InvalidInputError:

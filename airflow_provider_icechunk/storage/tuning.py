@@ -28,6 +28,8 @@ class Tuning:
     multipart_threshold: int | None = None
     chunks_prefix: str | None = None
     """Where the chunks of the repository are, which have a storage class of their own."""
+    only_defaults: bool = False
+    """Whether what somebody chose when he made the storage stays as it is."""
 
 
 @runtime_checkable

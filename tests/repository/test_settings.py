@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from airflow_provider_icechunk.storage.base import (
 from airflow_provider_icechunk.storage.credentials import static_credentials
 from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.storage.retry import Retry
 from airflow_provider_icechunk.storage.s3 import S3Storage
 
 
-def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tuple[Any, Any]:
-    """A repository in a bucket, and a client that says what is stored there."""
+def plain_s3(endpoint: str, prefix: str) -> S3Storage:
     keys = moto_server.KEYS
-    storage = S3Storage.at(
+    return S3Storage.at(
         moto_server.BUCKET,
         prefix,
         region="us-east-1",
@@ -39,6 +39,12 @@ def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tup
         force_path_style=True,
         credentials=static_credentials(keys["access_key_id"], keys["secret_access_key"]),
     )
+
+
+def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tuple[Any, Any]:
+    """A repository in a bucket, and a client that says what is stored there."""
+    keys = moto_server.KEYS
+    storage = plain_s3(endpoint, prefix)
     repo = filled(storage, Config(storage=settings))
     client = boto3.client(
         "s3",
@@ -192,6 +198,29 @@ def test_storage_classes_where_there_are_none_are_named_in_a_warning(
     config = Config(storage=icechunk.StorageSettings(**{name: "STANDARD_IA"}))
     with pytest.warns(UserWarning, match=f"storage.{name} is stored and not followed"):
         icechunk.Repository.create(icechunk.local_filesystem_storage(tmp_path), config)
+
+
+def test_what_is_given_goes_before_what_a_storage_was_made_with_and_that_before_what_is_stored(
+    moto_endpoint: str,
+) -> None:
+    retries = icechunk.StorageRetriesSettings(max_tries=7, max_backoff_ms=3000)
+    stored_settings = icechunk.StorageSettings(retries=retries, storage_class="STANDARD_IA")
+    repo, client = on_s3(stored_settings, moto_endpoint, "precedence")
+    client.close()
+    repo.save_config()
+    made = S3Storage(replace(plain_s3(moto_endpoint, "precedence").settings, retry=Retry(tries=2)))
+    found = icechunk.Repository.open(made).storage
+    assert isinstance(found, S3Storage)
+    assert (found.settings.retry.tries, found.settings.retry.longest_pause) == (2, 3.0)
+    assert found.settings.storage_class == "STANDARD_IA"
+    given = icechunk.StorageSettings(retries=icechunk.StorageRetriesSettings(max_tries=10))
+    again = icechunk.Repository.open(made, Config(storage=given))
+    assert isinstance(again.storage, S3Storage)
+    assert again.storage.settings.retry.tries == 10
+    fewer = icechunk.StorageSettings(retries=icechunk.StorageRetriesSettings(max_tries=3))
+    reopened = again.reopen(Config(storage=fewer)).storage
+    assert isinstance(reopened, S3Storage)
+    assert reopened.settings.retry.tries == 3
 
 
 def test_fewer_files_at_once_of_a_folder_keep_all_data(tmp_path: Any) -> None:
