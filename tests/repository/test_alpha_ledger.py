@@ -378,6 +378,20 @@ def test_a_repository_with_colons_keeps_its_spelling(storage: Storage) -> None:
     assert AlphaLedger(storage).branch("main") == identity(1)
 
 
+@pytest.mark.parametrize("other", ["main", "dev"])
+def test_branches_in_both_spellings_are_two_repositories_and_neither_is_chosen(
+    storage: Storage, other: str
+) -> None:
+    document = b'{"snapshot":"%s"}' % encode_base32(FIRST).encode()
+    for key in ("refs/branch:main/ZZZZZZZZ.json", "refs/branch.dev/ref.json"):
+        storage.put(key, document, expect=Anything())
+    # What a migration to generation 1 has prepared is no second repository.
+    assert AlphaLedger(storage).branches() == {"main": FIRST}
+    storage.put(f"refs/branch.{other}/ZZZZZZZZ.json", document, expect=Anything())
+    with pytest.raises(FormatError, match="two repositories"):
+        AlphaLedger(storage).branches()
+
+
 # configuration and history
 
 

@@ -222,6 +222,7 @@ class AlphaLedger:
             folders = set(self.storage.list_folders(REFS))
             for separator in reversed(SEPARATORS):
                 if f"branch{separator}{MAIN}" in folders:
+                    self._check_one_spelling(folders, separator)
                     self._known_separator = separator
                     break
         return self._known_separator or SEPARATORS[0]
@@ -229,10 +230,33 @@ class AlphaLedger:
     def _names(self, what: str) -> list[str]:
         prefix = what + self._separator()
         folders = self.storage.list_folders(REFS)
-        if self._separator() == SEPARATORS[0]:
-            _check_one_spelling(folders)
+        self._check_one_spelling(folders, self._separator())
         names = (name.removeprefix(prefix) for name in folders if name.startswith(prefix))
         return listed_names(names, REFS + prefix, what)
+
+    def _check_one_spelling(self, folders: Iterable[str], separator: str) -> None:
+        """Refuse references of two repositories: whichever is read, the other is lost.
+
+        Beside those of October 2024 a migration puts references of generation `1`, which are not
+        numbered.
+        """
+        others = tuple(f"{kind}:" for kind in ("branch", "tag"))
+        if separator != SEPARATORS[0]:
+            others = (f"branch{SEPARATORS[0]}",)
+        for name in folders:
+            prefix = f"{REFS}{name}/"
+            if name.startswith(others) and (
+                separator == SEPARATORS[0]
+                or any(
+                    parse_sequence_file(item.key.removeprefix(prefix)) is not None
+                    for item in self.storage.scan(prefix)
+                )
+            ):
+                raise FormatError(
+                    f"{prefix} is a reference in another spelling than {REFS}branch{separator}"
+                    f"{MAIN}/: references of two repositories lie in one folder. Move those of one "
+                    "of them away"
+                )
 
     def _create(self, key: str, data: bytes) -> bool:
         outcome = self.storage.put(key, data, expect=Absent(), content_type=_JSON)
@@ -244,15 +268,3 @@ def _id_in_name(name: str) -> SnapshotId | None:
         return SnapshotId(decode_base32(name))
     except InvalidInputError:
         return None
-
-
-def _check_one_spelling(folders: Iterable[str]) -> None:
-    """The first shape has all its references in its own spelling, `main` as well."""
-    kinds = tuple(f"{kind}{SEPARATORS[1]}" for kind in ("branch", "tag"))
-    for name in folders:
-        if name.startswith(kinds):
-            raise FormatError(
-                f"{REFS}{name}/ is a reference in the spelling of October 2024, and branch "
-                f"{MAIN!r} is not: references of two repositories lie in one folder. Move those "
-                "of one of them away"
-            )
