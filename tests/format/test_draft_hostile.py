@@ -18,7 +18,11 @@ from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, sn
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.base import Limits
 from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.draft.state import decode_state, encode_state
+from airflow_provider_icechunk.format.generations.draft.state import (
+    Entry,
+    decode_state,
+    encode_state,
+)
 from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Virtual
 from airflow_provider_icechunk.format.snapshot import Manifest
@@ -223,6 +227,34 @@ def array(**changes: Any) -> dict[str, Any]:
 def test_bad_structures_say_what_is_wrong(nodes: list[dict[str, Any]], reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         snapshot(structure(*nodes))
+
+
+def test_chunk_keys_with_dots_give_the_same_array() -> None:
+    encoding = {"name": "default", "configuration": {"separator": "."}}
+    codec = DraftCodec(entry=lambda identity, _: Entry(identity, None, 5, "x.parquet", {}))
+    usual, other = (
+        codec.decode_snapshot(structure(one), SNAPSHOT, where="s/x.parquet")
+        for one in (array(), array(chunk_key_encoding=encoding))
+    )
+    assert other.nodes == usual.nodes
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"name": "default", "configuration": {"separator": "-"}},
+        {"name": "fanout", "configuration": {"separator": "/"}},
+    ],
+)
+def test_an_unknown_spelling_of_chunk_keys_is_refused(encoding: dict[str, Any]) -> None:
+    with pytest.raises((FormatError, UnsupportedError), match="chunk key"):
+        snapshot(structure(array(chunk_key_encoding=encoding)))
+
+
+def test_flags_that_nobody_knows_are_refused() -> None:
+    inventory = {"inventory_file": "x", "row": 0, "extent": [[0, 1]], "flags": 1}
+    with pytest.raises(FormatError, match="flags"):
+        snapshot(structure(array() | {"inventories": [inventory]}))
 
 
 STATE: dict[str, Any] = {

@@ -104,12 +104,7 @@ def _array_fields(value: object, where: str) -> dict[str, Any]:
             "name": grid["name"],
             "configuration": {"chunk_shape": _numbers(sides["chunk_shape"], where)},
         },
-        "chunk_key_encoding": {
-            "name": encoding["name"],
-            "configuration": dict(
-                js.as_object(encoding["configuration"], "chunk_key_encoding", where=where)
-            ),
-        },
+        "chunk_key_encoding": _key_encoding(encoding, where),
         "fill_value": _json(metadata.get("fill_value"), "a fill value", where),
         "codecs": [
             _read_codec(codec, where)
@@ -121,6 +116,14 @@ def _array_fields(value: object, where: str) -> dict[str, Any]:
             metadata["dimension_names"], "the dimension names", where=where
         )
     return fields
+
+
+def _key_encoding(encoding: js.Object, where: str) -> dict[str, Any]:
+    """Only Zarr's name for a chunk depends on it: references are kept by coordinates."""
+    configuration = js.as_object(encoding["configuration"], "chunk_key_encoding", where=where)
+    if encoding["name"] == "default" and configuration.get("separator") == ".":
+        return {"name": "default", "configuration": {"separator": "/"}}
+    return {"name": encoding["name"], "configuration": dict(configuration)}
 
 
 def _numbers(value: object, where: str) -> list[int]:

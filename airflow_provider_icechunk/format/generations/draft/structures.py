@@ -232,6 +232,8 @@ def _outside_attributes(value: object, layout: DraftLayout, outside: Reading, wh
 def _read_inventory(value: object, ndim: int, layout: DraftLayout, where: str) -> ManifestRef:
     required = ("inventory_file", "row", "extent")
     fields = js.as_object(value, "an inventory", where=where, required=required)
+    if fields.get("flags"):
+        raise FormatError(f"{where}: an inventory has flags")
     name = js.as_text(fields["inventory_file"], "the file of an inventory", where=where)
     row = js.as_number(fields["row"], "a row", where=where, most=_U32)
     boxes = []
