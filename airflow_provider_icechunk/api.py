@@ -8,7 +8,6 @@ Imports no Airflow, so that it runs on a Spark executor that has none.
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +75,7 @@ from airflow_provider_icechunk.repository.operations_log import (
     UpdateType,
 )
 from airflow_provider_icechunk.repository.session import ChunkType, SessionMode
+from airflow_provider_icechunk.repository.spec_versions import SpecVersion
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.virtual.credential_functions import (
     azure_credentials,
@@ -274,18 +274,6 @@ __all__ = [
     "tigris_storage",
     "upgrade_icechunk_repository",
 ]
-
-
-class SpecVersion(IntEnum):
-    """The numbered generations of the format, which official releases open."""
-
-    v1 = 1
-    v2 = 2
-
-    @staticmethod
-    def current() -> SpecVersion:
-        """What new repositories are written in by default."""
-        return SpecVersion.v1
 
 
 def supported_spec_versions() -> list[SpecVersion]:

@@ -53,7 +53,7 @@ def init(task: Task) -> Report:
         if not task.args.if_missing:
             raise
         created, repository = False, task.open()
-    location, generation = repository.storage.location, repository.spec_version
+    location, generation = repository.storage.location, str(repository.spec_version)
     text = f"{location}, generation {generation}"
     return Report(
         {"created": created, "location": location, "spec_version": generation},

@@ -63,8 +63,8 @@ def expire(task: Task) -> Report:
         plan = repository.plan_expiration(policy)
         infos, _ = newest(repository, read_heads(repository).tips(), None)
     body = draw_expiration(plan, freed_by(plan, infos), older_than)
-    if not (plan.is_empty or args.dry_run):
-        if not args.yes:
+    if not args.dry_run:
+        if not (plan.is_empty or args.yes):
             task.screen.confirm(body, "Expire these snapshots?")
         plan = repository.carry_out_expiration(plan)
         body = draw_expiration(plan, freed_by(plan, infos), older_than)

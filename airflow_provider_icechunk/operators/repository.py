@@ -70,9 +70,9 @@ class IcechunkCreateRepositoryOperator(BaseOperator):
                 found = hook.open(self.repository)
             else:
                 self.log.info("Created %s", made.storage.location)
-                return self._result(made.spec_version, created=True)
+                return self._result(str(made.spec_version), created=True)
         self.log.info("%s is there already", found.storage.location)
-        return self._result(found.spec_version, created=False)
+        return self._result(str(found.spec_version), created=False)
 
     def _result(self, spec_version: str, *, created: bool) -> dict[str, Any]:
         return {

@@ -27,6 +27,7 @@ from airflow_provider_icechunk.repository.operations import Operations
 from airflow_provider_icechunk.repository.preloading import preloaded
 from airflow_provider_icechunk.repository.replaying import changes_between
 from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.repository.spec_versions import SpecVersion, version_of
 from airflow_provider_icechunk.repository.tuning import follow
 from airflow_provider_icechunk.repository.versions import Versions
 from airflow_provider_icechunk.repository.world import REAL_WORLD, World
@@ -168,10 +169,10 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         return detect_generation(storage) is not None
 
     @staticmethod
-    def fetch_spec_version(storage: Storage) -> str | None:
+    def fetch_spec_version(storage: Storage) -> SpecVersion | str | None:
         """The generation of a repository without opening it; `None` if there is none."""
         generation = detect_generation(storage)
-        return None if generation is None else generation.value
+        return None if generation is None else version_of(generation)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
@@ -230,9 +231,9 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
         return self._engine.storage
 
     @property
-    def spec_version(self) -> str:
-        """Generation of the stored format, by its name."""
-        return self._engine.generation.value
+    def spec_version(self) -> SpecVersion | str:
+        """Generation of the stored format: a number, or the name of one before the numbers."""
+        return version_of(self._engine.generation)
 
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
@@ -260,7 +261,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
 
     def writable_session(self, branch: str) -> AnySession:
         """A session on the head of `branch` that can be changed and committed."""
-        base = preloaded(self._engine, self._engine.assets.snapshot(self._branch_head(branch)))
+        base = preloaded(self._engine, self._engine.assets.snapshot(self._head_to_change(branch)))
         return self.session_class(
             self._engine, base, branch=branch, metadata=self._default_commit_metadata
         )
@@ -272,7 +273,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
 
         It stands on the older snapshot: on a branch that went on from there it has to rebase.
         """
-        self._branch_head(branch)
+        self._head_to_change(branch)
         older, newer = self._parse(from_snapshot_id), self._parse(to_snapshot_id)
         changes = changes_between(self._engine, older, newer)
         session = self.session_class(

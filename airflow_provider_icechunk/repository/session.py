@@ -7,7 +7,7 @@ moves the branch in one conditional write. All methods may be called from many t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from airflow_provider_icechunk.repository.rebasing import Rebasing, Replaces
 from airflow_provider_icechunk.repository.reindexing import Reindexing
 from airflow_provider_icechunk.repository.working_tree import WorkingTree
 from airflow_provider_icechunk.virtual.fetch import VirtualReader
+from airflow_provider_icechunk.virtual.locations import BY_NAME
 
 TOKEN_KEY = "commit_token"  # noqa: S105 - a name, not a secret
 """Snapshot metadata under which a commit keeps the token of the attempt that made it."""
@@ -53,13 +54,18 @@ class SessionMode(Enum):
     rearrange = 2
 
 
-class ChunkType(Enum):
-    """Where the bytes of a chunk are. Official releases 2.x have the names in lower case."""
+class ChunkType(IntEnum):
+    """Where the bytes of a chunk are, equal to its number in the columns of chunk tables.
+
+    Official releases 2.x have the names in lower case.
+    """
 
     UNINITIALIZED = uninitialized = 0
     NATIVE = native = 1
     VIRTUAL = virtual = 2
     INLINE = inline = 3
+
+    __str__ = Enum.__str__
 
 
 class Session(Coordination, Rebasing, Reindexing, ChunkTables):
@@ -182,13 +188,14 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             yield index[start : start + batch_size].tolist()
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """Distinct locations of every virtual chunk in the repository, sorted."""
+        """Distinct whole URLs of every virtual chunk that the session sees, sorted."""
         locations: set[str] = set()
         for node in self.tree.nodes():
             if node.array is not None:
                 refs = self.tree.references(node)
                 locations.update(refs.take(refs.kind == np.uint8(RefKind.VIRTUAL)).locations())
-        return sorted(locations)
+        named = {location for location in locations if location.startswith(f"{BY_NAME}://")}
+        return sorted((locations - named) | {self.virtual.expanded(one) for one in named})
 
     def commit(
         self,

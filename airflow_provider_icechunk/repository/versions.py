@@ -27,6 +27,7 @@ from airflow_provider_icechunk.repository.history import (
     diff_between,
 )
 from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation
+from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
 from airflow_provider_icechunk.repository.world import to_micros
 
 
@@ -116,7 +117,7 @@ class Versions:
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of one snapshot."""
-        known_as = self._parse(snapshot_id)
+        known_as = self._listed(snapshot_id)
         return self._describe(self._engine.assets.snapshot(known_as), known_as)
 
     def ancestry(
@@ -209,7 +210,7 @@ class Versions:
         if tag is not None:
             return self._tagged(tag)
         assert snapshot_id is not None
-        return self._parse(snapshot_id)
+        return self._listed(snapshot_id)
 
     def _newest_until(self, branch: str, start: SnapshotId, as_of: datetime) -> SnapshotId:
         limit = to_micros(as_of)
@@ -233,6 +234,22 @@ class Versions:
             return SnapshotId(parse_id(self._engine.generation, snapshot_id))
         except InvalidInputError as error:
             raise InvalidInputError(f"invalid snapshot id: {error}") from None
+
+    def _listed(self, snapshot_id: str) -> SnapshotId:
+        """A snapshot that may be read: generation `2` lists them, and what expired is not listed.
+
+        Elsewhere an expired snapshot can be read by its id until it is collected.
+        """
+        identity = self._parse(snapshot_id)
+        if isinstance(self._engine.ledger, V2Ledger):
+            self._engine.ledger.check_listed(identity)
+        return identity
+
+    def _head_to_change(self, branch: str) -> SnapshotId:
+        """The head of a branch for a session that is going to change it; refused if none may."""
+        head = self._branch_head(branch)
+        self._engine.ledger.check_writable()
+        return head
 
     def _branch_head(self, branch: str) -> SnapshotId:
         head = self._engine.ledger.branch(branch)

@@ -51,7 +51,7 @@ def _read(file: int, where: str, start: int, stop: int, checksum: Checksum | Non
     match checksum:
         case ETag(value) if value.strip('"') != tag:
             raise VirtualChunkChangedError(f"{where} is not the file that was referenced any more")
-        case LastModified(seconds) if int(status.st_mtime) > seconds:
+        case LastModified(seconds) if status.st_mtime_ns > seconds * 10**9:
             raise VirtualChunkChangedError(f"{where} was modified after it was referenced")
     if stop > status.st_size:
         raise VirtualChunkError(

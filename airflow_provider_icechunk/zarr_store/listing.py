@@ -11,18 +11,27 @@ from airflow_provider_icechunk.zarr_store.keys import chunk_prefix, document_key
 
 
 def keys_with_prefix(tree: WorkingTree, prefix: str) -> Iterator[str]:
-    """Every key that starts with `prefix`, letter by letter, as Zarr defines it."""
-    prefix = prefix.lstrip("/")
+    """Every key at or below the path `prefix`.
+
+    The prefix ends where a name ends, as officially and in a folder: what lies below `foo` is not
+    in `foo-bar`.
+    """
+    path = prefix.strip("/")
     for node in tree.nodes():
-        own = "" if node.path == ROOT else f"{node.path[1:]}/"
-        if not (own.startswith(prefix) or prefix.startswith(own)):
-            continue
-        document = document_key(node.path)
-        if document.startswith(prefix):
+        document, chunks = document_key(node.path), chunk_prefix(node.path)
+        if _reaches(path, document):
             yield document
-        chunks = chunk_prefix(node.path)
-        if not node.is_group and (chunks.startswith(prefix) or prefix.startswith(chunks)):
-            yield from (key for key in _chunk_keys(tree, node) if key.startswith(prefix))
+        if node.is_group:
+            continue
+        if _reaches(path, chunks):
+            yield from _chunk_keys(tree, node)
+        elif _reaches(chunks, path):
+            yield from (key for key in _chunk_keys(tree, node) if _reaches(path, key))
+
+
+def _reaches(path: str, key: str) -> bool:
+    """Whether a key is at a path or below it."""
+    return not path or key == path or key.startswith(f"{path}/")
 
 
 def names_in(tree: WorkingTree, prefix: str) -> list[str]:

@@ -129,7 +129,7 @@ def _origin(engine: Engine) -> _Origin:
 
 
 def _reader(origin: _Origin, snapshot_id: str) -> Session:
-    return origin.open().readonly_session(snapshot_id=snapshot_id)
+    return origin.open()._reader(snapshot_id)
 
 
 def _fork(origin: _Origin, work: Mapping[str, Any], changes: bytes) -> ForkSession:
@@ -145,10 +145,14 @@ class Repository(BaseRepository[Session]):
 
     def rearrange_session(self, branch: str) -> RearrangeSession:
         """A session that gives nodes at the head of `branch` other paths, and does nothing else."""
-        base = self._engine.assets.snapshot(self._branch_head(branch))
+        base = self._engine.assets.snapshot(self._head_to_change(branch))
         return RearrangeSession(
             self._engine, base, branch=branch, metadata=self._default_commit_metadata
         )
+
+    def _reader(self, snapshot_id: str) -> Session:
+        """A reader that came from another process: it may go on if its snapshot has expired."""
+        return Session(self._engine, self._engine.assets.snapshot(self._parse(snapshot_id)))
 
     def resume(self, work: WorkUnit | Mapping[str, Any] | str) -> Session:
         """The session that handed out `work`, in another process or after a restart."""
@@ -181,9 +185,9 @@ class Repository(BaseRepository[Session]):
 
     def _checked(self, work: WorkUnit | Mapping[str, Any] | str) -> WorkUnit:
         unit = work if isinstance(work, WorkUnit) else WorkUnit.from_json(work)
-        if unit.generation != self.spec_version:
+        if unit.generation != self._engine.generation.value:
             raise InvalidInputError(
                 f"the work unit is for a repository of generation `{unit.generation}`, "
-                f"{self.storage.location} is of generation `{self.spec_version}`"
+                f"{self.storage.location} is of generation `{self._engine.generation.value}`"
             )
         return unit

@@ -36,8 +36,10 @@ def grid_index(
         raise InvalidInputError("the chunk grid and its offset must not be negative")
     if any(start + count > _MAX_U32 + 1 for count, start in zip(shape, shift, strict=True)):
         raise InvalidInputError("chunk coordinates must fit 32 bits")
+    if not shape:
+        return np.zeros((1, 0), np.uint32)
     index = np.indices(shape, np.uint32).reshape(len(shape), -1).T
-    return index + np.array(shift, np.uint32) if shape else np.zeros((1, 0), np.uint32)
+    return index + np.array(shift, np.uint32)
 
 
 def columns(

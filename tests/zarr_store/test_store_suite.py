@@ -274,7 +274,9 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
         await store._set_many((key, self.buffer_cls.from_bytes(GROUP)) for key in items)
         for prefix in ("", "a", "a/", "a/b", "a/b/", "a/b/c/", "a/b/c/z", "x"):
             observed = sorted(await _collect_aiterator(store.list_prefix(prefix)))
-            assert observed == sorted(key for key in items if key.startswith(prefix))
+            # The end of a prefix is the end of a name: `a` is not the begin of `ab`.
+            below = f"{prefix.rstrip('/')}/" if prefix else ""
+            assert observed == sorted(key for key in items if key.startswith(below))
 
     async def test_list_empty_path(self, store: IcechunkStore) -> None:
         items = {
@@ -286,7 +288,9 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
         await store._set_many((k, self.buffer_cls.from_bytes(v)) for k, v in items.items())
         for prefix in ("", "foo/bar/", "foo/bar/c", "foo/ba"):
             observed = sorted(await _collect_aiterator(store.list_prefix(prefix)))
-            assert observed == sorted(key for key in items if key.startswith(prefix))
+            # The end of a prefix is the end of a name: `a` is not the begin of `ab`.
+            below = f"{prefix.rstrip('/')}/" if prefix else ""
+            assert observed == sorted(key for key in items if key.startswith(below))
 
     async def test_list_dir(self, store: IcechunkStore) -> None:
         assert await _collect_aiterator(store.list_dir("")) == ()

@@ -215,7 +215,7 @@ class Ledger(Protocol):
         ...
 
     def check_writable(self) -> None:
-        """Raise `UnsupportedError` if repositories of this kind can only be read."""
+        """Raise if this repository, or every one of its kind, can only be read."""
         ...
 
     def following(self, settings: ResolvedConfig) -> Ledger:

@@ -229,7 +229,13 @@ class V2Ledger:
         return V2Ledger(self.storage, self._world, trust, self._settings)
 
     def check_writable(self) -> None:
-        """It can be written."""
+        """Refuse if the status last read is read-only; a change looks at it anew."""
+        self._check_online((self._last or self._fetch()).info)
+
+    def check_listed(self, identity: SnapshotId) -> None:
+        """Refuse a snapshot that is not listed: it expired, though its file may still be there."""
+        if identity not in self.info().snapshots:
+            raise self._unlisted(identity)
 
     def register(self) -> Registered:
         """References and snapshots of the present state."""
@@ -365,16 +371,19 @@ class V2Ledger:
     def _check_allowed(self, change: Change, info: RepoInfo) -> None:
         if isinstance(change, updates.SetStatus):
             return
+        self._check_online(info)
+        needed = _NEEDED_FEATURES.get(type(change))
+        if needed is not None and not is_enabled(info, needed):
+            raise UnsupportedError(
+                f"feature `{needed.name.lower()}` is disabled in {self.storage.location}"
+            )
+
+    def _check_online(self, info: RepoInfo) -> None:
         status = info.status
         if status.availability is Availability.READ_ONLY:
             raise ReadOnlyError(
                 f"{self.storage.location} is read-only"
                 + (f": {status.reason}" if status.reason else "; set its status to change it")
-            )
-        needed = _NEEDED_FEATURES.get(type(change))
-        if needed is not None and not is_enabled(info, needed):
-            raise UnsupportedError(
-                f"feature `{needed.name.lower()}` is disabled in {self.storage.location}"
             )
 
     def _pause(self, attempt: int) -> None:

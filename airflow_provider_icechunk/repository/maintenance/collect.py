@@ -94,10 +94,11 @@ class Collection:
     def carry_out(self, plan: CollectionPlan) -> GCSummary:
         """Delete as planned, layer by layer, less what is in use by now.
 
-        Stops after the layer in which a delete failed; the summary says which keys and why.
+        Stops after the layer in which a delete failed; the summary says which keys and why. An
+        operations log gets its entry also if there is nothing to delete.
         """
         summary = GCSummary(plan=plan)
-        if isinstance(self._engine.ledger, Register) and len(plan):
+        if isinstance(self._engine.ledger, Register):
             self._refresh()
             strike_off(self._engine.ledger, plan.without(self._live).objects[Layer.SNAPSHOTS])
         for layer in Layer:

@@ -77,9 +77,10 @@ def carry_out_expiration(engine: Engine, plan: ExpirationPlan) -> ExpirationPlan
 
     Less is done where references were moved or removed meanwhile. An edit for references that are
     all gone is left out: it would bring back a snapshot that the collector may have deleted. A
-    reference that moved since is not deleted.
+    reference that moved since is not deleted. Generation `2` records in its operations log also
+    that nothing was to be done.
     """
-    if plan.is_empty:
+    if plan.is_empty and not isinstance(engine.ledger, V2Ledger):
         return plan
     check_newest(engine.storage, engine.generation)
     if isinstance(engine.ledger, V2Ledger):

@@ -81,7 +81,10 @@ def test_young_objects_stay_whatever_names_them(generation: str) -> None:
     assert repo.garbage_collect(clock.now - timedelta(days=1)).bytes_deleted == 0
     clock.wait(days=1)
     assert repo.garbage_collect(clock.now, minimum_age=timedelta(days=2)).bytes_deleted == 0
-    assert keys(storage) == stored
+    left = keys(storage)
+    assert stored <= left
+    # An operations log, where there is one, has the two collections that found nothing.
+    assert all(key.startswith("overwritten/") for key in left - stored)
     middle = clock.now - timedelta(days=1, hours=1, minutes=30)
     # Where snapshots are listed, a young one keeps those that it stands on.
     assert repo.garbage_collect(middle).snapshots_deleted == (generation not in LISTING)

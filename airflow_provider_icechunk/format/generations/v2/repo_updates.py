@@ -148,7 +148,8 @@ class Allowed:
 class Expire:
     """Take snapshots older than a time out of the history; tips of references stay.
 
-    What is kept gets the root of its line as its parent, and remembers the logs between.
+    What is kept gets the root of its line as its parent, and remembers the logs between. Recorded
+    also if nothing is old enough.
     """
 
     older_than: int
@@ -198,7 +199,6 @@ class Reason(Enum):
     IN_USE = "in use"
     """It would remove a snapshot that a reference names."""
     PROTECTED = "protected"
-    UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,8 +399,6 @@ def _expire(change: Expire, info: RepoInfo) -> Outcome:
     released = {key for key in info.snapshots if is_old(key) and key not in protected}
     if may is not None:
         released &= may.snapshots
-    if not released and len(branches) == len(info.branches) and not tags:
-        return Refused(Reason.UNCHANGED)
     left = {
         key: _adopted(info, found, lambda ancestor: ancestor.parent_id is None)
         if found.parent_id in released
