@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from airflow_provider_icechunk.exceptions import FragmentError
 from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
@@ -44,6 +45,21 @@ def merge_changes(
     same = merge.create(theirs)
     merge.write(theirs, same)
     return merge.merged
+
+
+def unfilled(changes: ChangeSet, base: Snapshot) -> list[str]:
+    """Arrays with cells that the changes create or enlarge without a single chunk, by path."""
+    filled = {node_id for node_id, _ in changes.edited()}
+    before = {node.id: _cells(node) for node in base.nodes.values() if node.id in changes.updated}
+    return sorted(
+        node.path
+        for node in (*changes.created.values(), *changes.updated.values())
+        if node.id not in filled and _cells(node) > before.get(node.id, 0)
+    )
+
+
+def _cells(node: Node) -> int:
+    return 0 if node.array is None else prod(side.length for side in node.array.shape)
 
 
 def _touched(ours: ChangeSet, before: ChangeSet) -> frozenset[NodeId]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.fork import ForkSession as CoreForkSession
 from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.merging import unfilled
 from airflow_provider_icechunk.repository.rearranging import (
     RearrangeSession as CoreRearrangeSession,
 )
@@ -26,6 +28,9 @@ from airflow_provider_icechunk.virtual.credentials import AnyCredential
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+
+
+_SHOWN = 5
 
 
 class _WithStore(CoreSession):
@@ -46,7 +51,8 @@ class _WithStore(CoreSession):
         All of it or, on an error, nothing.
 
         Of a chunk that two of them wrote the later one's stays. Anything else that both sides
-        changed differently is refused.
+        changed differently is refused. Warns if none of them wrote a chunk although there are new
+        arrays: then workers have written into copies of the forks, and those were not merged.
         """
         forks: list[CoreForkSession] = []
         for other in others:
@@ -58,12 +64,18 @@ class _WithStore(CoreSession):
             forks.append(other)
         with self.tree.lock:
             before = self.tree.changes
+            written = False
             try:
                 for fork in forks:
-                    self.merge_changes(fork.work.staged, fork.hand_over())
+                    changes = fork.hand_over()
+                    written = written or any(True for _ in changes.edited())
+                    self.merge_changes(fork.work.staged, changes)
             except BaseException:
                 self.tree.changes = before
                 raise
+            empty = [] if written or not forks else unfilled(self.tree.changes, self.tree.base)
+        if empty:
+            _warn_of_lost_work(empty, len(forks))
 
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
@@ -72,6 +84,18 @@ class _WithStore(CoreSession):
         for batch in self.chunk_batches(array_path, batch_size):
             for row in batch:
                 yield tuple(row)
+
+
+def _warn_of_lost_work(arrays: Sequence[str], forks: int) -> None:
+    shown = ", ".join(arrays[:_SHOWN]) + (", ..." if len(arrays) > _SHOWN else "")
+    warnings.warn(
+        f"none of the {forks} merged forks brings a chunk, although there are new or longer arrays "
+        f"without any: {shown}. Committed like this, their new cells hold the fill value. Workers "
+        "of other processes (Dask, multiprocessing, Spark) write into copies of a fork, and what "
+        "they wrote is in those copies alone: let each worker return its fork after writing, "
+        "for example `store.session`, and merge what came back, `session.merge(*returned)`",
+        stacklevel=3,
+    )
 
 
 class ForkSession(_WithStore, CoreForkSession):

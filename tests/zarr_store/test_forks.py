@@ -197,6 +197,55 @@ def test_forks_work_in_other_processes(repo):
     assert trees.values(committed(repo, session), "/a").tolist() == [1, 2, 3, 0, 0, 0]
 
 
+def _write_elsewhere(store, path, place):
+    zarr.open_array(store, path=path)[place] = 7
+    return store.session
+
+
+def _in_other_processes(store, path):
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        return list(pool.map(_write_elsewhere, [store] * 4, [path] * 4, range(4)))
+
+
+def test_work_that_stayed_in_other_processes_is_missed_when_forks_are_merged(repo):
+    session = repo.writable_session("main")
+    fork = session.fork()
+    zarr.create_array(fork.store, name="t", shape=(4,), chunks=(1,), dtype="f4", fill_value=0)
+    zarr.create_array(fork.store, name="empty", shape=(0,), chunks=(1,), dtype="f4")
+    copies = _in_other_processes(fork.store, "t")
+    with pytest.warns(
+        UserWarning, match=r"none of the 1 merged forks .* any: /t\. .*store\.session"
+    ):
+        session.merge(fork)
+    # What the warning says to do.
+    session = repo.writable_session("main")
+    session.fork()
+    session.merge(*copies)
+    assert trees.values(committed(repo, session), "/t").tolist() == [7, 7, 7, 7]
+
+
+def test_work_is_missed_in_arrays_that_the_session_made_or_a_fork_made_longer(repo):
+    session = repo.writable_session("main")
+    for name in ("made", "filled"):
+        zarr.create_array(session.store, name=name, shape=(2,), chunks=(1,), dtype="i4")
+    zarr.open_array(session.store, path="filled")[:] = 1
+    forks = [session.fork(), session.fork()]
+    zarr.open_array(forks[0].store, path="a").resize((9,))
+    with pytest.warns(UserWarning, match=r"none of the 2 merged forks .* any: /a, /made\. "):
+        session.merge(*forks)
+
+
+def test_forks_of_which_one_wrote_or_which_had_nothing_to_write_are_merged_in_silence(repo):
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="made", shape=(2,), chunks=(1,), dtype="i4")
+    forks = [session.fork(), session.fork()]
+    zarr.open_array(forks[1].store, path="made")[0] = 1
+    session.merge(*forks)
+    session.merge()
+    merged(repo, attributes(x=1), group("n"), delete("g"))
+
+
 def test_writable_sessions_and_their_stores_do_not_travel(repo):
     session = repo.writable_session("main")
     for thing in (session, session.store):
