@@ -18,6 +18,7 @@ from airflow_provider_icechunk.repository.engine import Engine
 from airflow_provider_icechunk.repository.fork import ForkSession as CoreForkSession
 from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.merging import unfilled
+from airflow_provider_icechunk.repository.preloading import preloaded
 from airflow_provider_icechunk.repository.rearranging import (
     RearrangeSession as CoreRearrangeSession,
 )
@@ -176,7 +177,8 @@ class Repository(BaseRepository[Session]):
 
     def _reader(self, snapshot_id: str) -> Session:
         """A reader that came from another process: it may go on if its snapshot has expired."""
-        return Session(self._engine, self._engine.assets.snapshot(self._parse(snapshot_id)))
+        base = self._engine.assets.snapshot(self._parse(snapshot_id))
+        return Session(self._engine, preloaded(self._engine, base))
 
     def resume(self, work: WorkUnit | Mapping[str, Any] | str) -> Session:
         """The session that handed out `work`, in another process or after a restart."""
