@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_icechunk.exceptions import NotFoundError
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.operators.base import RepositoryOperator
 from airflow_provider_icechunk.operators.maintenance import read_flag
 
@@ -58,14 +60,20 @@ class IcechunkMigrateOperator(RepositoryOperator):
         del context
         from airflow_provider_icechunk.api import migrate
 
-        result = migrate(
-            self.open_repository(),
-            self.to,
-            dry_run=read_flag("dry_run", self.dry_run),
-            remove_old=read_flag("remove_old", self.remove_old),
-            fence_old=read_flag("fence_old", self.fence_old),
-            progress=self._tell,
-        ).as_dict()
+        hook = IcechunkHook(self.icechunk_conn_id)
+        try:
+            # By its storage: one that lost its newest entry point cannot be opened, but migrated.
+            result = migrate(
+                hook.storage(self.repository),
+                self.to,
+                dry_run=read_flag("dry_run", self.dry_run),
+                remove_old=read_flag("remove_old", self.remove_old),
+                fence_old=read_flag("fence_old", self.fence_old),
+                progress=self._tell,
+            ).as_dict()
+        except NotFoundError:
+            hook.open(self.repository)  # which says what to do where there is none
+            raise
         ids = result["ids"]
         assert isinstance(ids, dict)
         result["new_ids"] = len(ids)

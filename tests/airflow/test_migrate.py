@@ -11,6 +11,7 @@ from support.upkeep import live_in
 
 from airflow_provider_icechunk.api import Repository, Storage, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import (
+    FormatError,
     InvalidInputError,
     MaintenanceError,
     UnsupportedError,
@@ -50,6 +51,19 @@ def test_the_old_entry_point_is_fenced_and_opened_again_by_a_switch(storage: Sto
     assert do(fence_old="False")["fenced"] == []
     with pytest.raises(InvalidInputError, match="exclude each other"):
         do(fence_old=False, remove_old=True)
+
+
+def test_a_repository_that_lost_its_new_entry_point_is_migrated_once_more(
+    storage: Storage,
+) -> None:
+    live_in(storage, "1")
+    before = portrait(storage)
+    do()
+    storage.delete(["repo"])
+    with pytest.raises(FormatError, match="entry point is gone"):
+        Repository.open(storage)
+    assert do()["migrated"]
+    assert portrait(storage) == before
 
 
 def test_there_is_no_way_back(storage: Storage) -> None:
