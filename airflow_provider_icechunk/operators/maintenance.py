@@ -245,16 +245,7 @@ class IcechunkVerifyOperator(RepositoryOperator):
             "checked": dict(report.checked),
             "errors": severities.count("error"),
             "warnings": severities.count("warning"),
-            "findings": [
-                {
-                    "severity": finding.severity.value,
-                    "code": finding.code.value,
-                    "where": finding.where,
-                    "what": finding.what,
-                    "remedy": finding.remedy,
-                }
-                for finding in report.findings[:_SAMPLE]
-            ],
+            "findings": [finding.as_dict() for finding in report.findings[:_SAMPLE]],
         }
 
 

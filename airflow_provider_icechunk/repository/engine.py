@@ -23,6 +23,9 @@ from airflow_provider_icechunk.virtual.fetch import VirtualReader
 _LOG_CHANGES = 1_000_000
 """More than officially, where none are kept: a rebase that lost again reads no log twice."""
 
+_MOST_KEPT_BYTES = 1 << 30
+"""Most bytes of chunks that are kept because a stored configuration says so."""
+
 Authorization = Mapping[str, AnyCredential | None]
 """URL prefixes of virtual chunks that may be read, and as whom."""
 
@@ -108,7 +111,9 @@ def build_engine(
         storage=storage,
         ledger=ledger,
         assets=assets,
-        reader=ChunkReader(storage, ledger.layout, virtual, kept_bytes=settings.num_bytes_chunks),
+        reader=ChunkReader(
+            storage, ledger.layout, virtual, kept_bytes=_kept_bytes(settings, given)
+        ),
         virtual=virtual,
         config=config,
         settings=settings,
@@ -119,3 +124,12 @@ def build_engine(
         given=given,
         authorize=dict(authorize or {}),
     )
+
+
+def _kept_bytes(settings: ResolvedConfig, given: RepositoryConfig | None) -> int:
+    """How much of the chunks that were read stays in memory.
+
+    What is only stored with a repository may be anything, and is followed up to a limit.
+    """
+    chosen = None if given is None or given.caching is None else given.caching.num_bytes_chunks
+    return min(settings.num_bytes_chunks, _MOST_KEPT_BYTES) if chosen is None else chosen

@@ -235,3 +235,14 @@ def test_every_setting_is_on_the_page_about_them() -> None:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     told = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     assert sorted(told) == sorted(settings_of(Config))
+
+
+def test_a_stored_configuration_cannot_make_readers_keep_everything() -> None:
+    storage = MemoryStorage()
+    huge = Config(caching=icechunk.CachingConfig(num_bytes_chunks=1 << 62))
+    repo = filled(storage, huge)
+    repo.save_config()
+    for given, limit in ((None, 1 << 30), (huge, 1 << 62)):
+        kept = icechunk.Repository.open(storage, given).engine.reader._kept
+        assert kept is not None
+        assert kept._limit == limit

@@ -49,6 +49,16 @@ class Finding:
     what: str
     remedy: str
 
+    def as_dict(self) -> dict[str, str]:
+        """The finding in JSON values."""
+        return {
+            "severity": self.severity.value,
+            "code": self.code.value,
+            "where": self.where,
+            "what": self.what,
+            "remedy": self.remedy,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
@@ -73,16 +83,7 @@ class VerifyReport:
         return {
             "ok": self.ok,
             "checked": dict(self.checked),
-            "findings": [
-                {
-                    "severity": finding.severity.value,
-                    "code": finding.code.value,
-                    "where": finding.where,
-                    "what": finding.what,
-                    "remedy": finding.remedy,
-                }
-                for finding in self.findings
-            ],
+            "findings": [finding.as_dict() for finding in self.findings],
         }
 
 
