@@ -38,6 +38,7 @@ class Kind(StrEnum):
     READ_ONLY = "read_only"
     NO_CHANGES = "no_changes"
     SESSION_STATE = "session_state"
+    CHUNKS_COLLECTED = "chunks_collected"
     # races
     CONFLICT = "conflict"
     REBASE_FAILED = "rebase_failed"

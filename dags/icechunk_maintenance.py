@@ -41,7 +41,7 @@ with DAG(
     params={
         "repository": Param("weather", type="string", minLength=1),
         "older_than": Param("30d", type="string", description="an age, or a time"),
-        "minimum_age": Param("24h", type="string", description="longer than any session"),
+        "minimum_age": Param("24h", type="string", description="longer than most sessions"),
         "keep_last": Param(10, type="integer", minimum=1, description="versions of a branch"),
         "most_gigabytes": Param(10.0, type="number", description="a person decides about more"),
     },

@@ -180,10 +180,15 @@ def draw_collection(plan: CollectionPlan, before: datetime) -> list[RenderableTy
         (name, number(objects["count"]), size(objects["bytes"])) for name, objects in layers.items()
     ]
     rows.append(("together", number(len(plan)), size(plan.total_bytes)))
-    return [
-        render.line(f"Unneeded objects stored before {show_moment(before)}:"),
-        render.table(("kind", "#objects", "#bytes"), rows),
-    ]
+    lines = [render.line(f"Unneeded objects stored before {show_moment(before)}:")]
+    if plan.leases:
+        lines.append(
+            render.line(
+                f"Younger ones stay: {several(plan.leases, 'session or job')} that began before "
+                "the cut-off asked for did not end yet, or not a day ago."
+            )
+        )
+    return [*lines, render.table(("kind", "#objects", "#bytes"), rows)]
 
 
 def draw_findings(report: VerifyReport) -> list[RenderableType]:

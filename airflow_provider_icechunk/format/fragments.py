@@ -29,6 +29,7 @@ from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
 MAGIC = b"icechunk-fragment"
 VERSION = 1
 _LIMIT = 4 << 30
+_LATEST = (1 << 62) - 1
 _LEVEL = 1
 _ID_SIZES = (OBJECT_ID_SIZE, EARLY_OBJECT_ID_SIZE)
 
@@ -43,6 +44,14 @@ class Fragment:
     worker: str
     """Who wrote it, for messages: a task number, a map index."""
     arrays: Mapping[NodeId, ChunkRefs]
+    since: int | None = None
+    """Store time in microseconds before which none of its files was stored. Without it they may be
+    as old as the work itself."""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it refers to chunk files."""
+        return any(bool((refs.kind == RefKind.NATIVE).any()) for refs in self.arrays.values())
 
     def __len__(self) -> int:
         return sum(len(refs) for refs in self.arrays.values())
@@ -69,13 +78,15 @@ def encode_fragment(fragment: Fragment) -> bytes:
         for refs in [columns.compact()]
     ]
     value = [MAGIC, VERSION, fragment.base, fragment.job, fragment.worker, arrays]
+    if fragment.since is not None:
+        value.append(fragment.since)
     return compress(mp.pack(value), level=_LEVEL)
 
 
 def decode_fragment(data: bytes, *, where: str) -> Fragment:
     """The fragment in `data`; everything about it is checked."""
     payload = decompress(data, limit=_LIMIT, where=where)
-    items = mp.as_array(mp.unpack(payload, where=where), "the fragment", where=where, sizes=(6,))
+    items = mp.as_array(mp.unpack(payload, where=where), "the fragment", where=where, sizes=(6, 7))
     if mp.as_bytes(items[0], "the magic", where=where) != MAGIC:
         raise FormatError(f"{where}: this is not a fragment")
     version = mp.as_number(items[1], "the version", where=where)
@@ -99,6 +110,9 @@ def decode_fragment(data: bytes, *, where: str) -> Fragment:
         job=mp.as_text(items[3], "the job", where=where),
         worker=mp.as_text(items[4], "the worker", where=where),
         arrays=arrays,
+        since=None
+        if len(items) == 6
+        else mp.as_number(items[6], "the time of the oldest file", where=where, most=_LATEST),
     )
 
 

@@ -98,8 +98,9 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
 class IcechunkGarbageCollectOperator(RepositoryOperator):
     """Delete objects that no branch or tag reaches and that are old enough.
 
-    What a running session has written and not yet committed is protected by nothing but its age:
-    `minimum_age` must be longer than the longest session. The store's own clock counts. Returns
+    What a running session has written and not yet committed is protected by its age and, after a
+    quarter of an hour, by its lease; one that wrote nothing for longer than a day is refused its
+    commit if it was collected. The store's own clock counts. Returns
     `dry_run`, `older_than`, the number of deleted objects of each kind and `bytes_deleted`; an
     object that could not be deleted fails the task, which can run again.
 
@@ -139,6 +140,12 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         )
         result = {"older_than": cutoff.isoformat(), **summary.as_dict()}
         self.log.info("Garbage collection: %s", result)
+        if summary.plan is not None and summary.plan.leases:
+            self.log.info(
+                "%d sessions or jobs that began before the cut-off may still run: it was moved "
+                "back to the beginning of the oldest",
+                summary.plan.leases,
+            )
         if not summary.complete:
             key, reason = next(iter(summary.failed.items()))
             raise MaintenanceError(

@@ -60,7 +60,7 @@ def amend(
         metadata=metadata,
         log=lambda new: merge_logs(old, new, moves),
     )
-    outcome = ledger.amend(branch, base.id, snapshot)
+    outcome = flusher.held.swap(lambda: ledger.amend(branch, base.id, snapshot))
     return snapshot if isinstance(outcome, Moved) else outcome
 
 

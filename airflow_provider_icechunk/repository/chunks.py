@@ -45,12 +45,14 @@ class ChunkWriter:
         inline_up_to: int,
         packing: Packing,
         new_id: Callable[[], ChunkId],
+        storing: Callable[[], None] | None = None,
     ) -> None:
         self._storage = storage
         self._layout = layout
         self._inline_up_to = inline_up_to
         self._packing = packing
         self._new_id = new_id
+        self._storing = storing
         self._lock = threading.Lock()
         self._open_id: ChunkId | None = None
         self._open = bytearray()
@@ -71,7 +73,7 @@ class ChunkWriter:
         if size < self._packing.below:
             return self._pack(data)
         chunk_id = self._new_id()
-        self._storage.put_many([Put(self._layout.chunk(chunk_id), data)])
+        self._store([Put(self._layout.chunk(chunk_id), data)])
         return Native(chunk_id, 0, size)
 
     def pending_range(self, chunk_id: ChunkId, start: int, stop: int) -> bytes | None:
@@ -116,11 +118,16 @@ class ChunkWriter:
     def _store_closed(self) -> None:
         if not self._closed:
             return
-        self._storage.put_many(
+        self._store(
             [Put(self._layout.chunk(chunk_id), data) for chunk_id, data in self._closed.items()]
         )
         self._closed = {}
         self._closed_size = 0
+
+    def _store(self, files: Sequence[Put]) -> None:
+        if self._storing is not None:
+            self._storing()
+        self._storage.put_many(files)
 
 
 _Span = tuple[ChunkId, int, int]

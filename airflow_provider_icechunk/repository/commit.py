@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsupportedError
 from airflow_provider_icechunk.format.config import ManifestSplittingConfig
@@ -32,6 +33,7 @@ from airflow_provider_icechunk.repository.assets import Assets
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.documents import array_document
 from airflow_provider_icechunk.repository.layout_plan import choose, deal_out, share
+from airflow_provider_icechunk.repository.leases import Leasehold
 from airflow_provider_icechunk.repository.ledgers.base import Trust
 from airflow_provider_icechunk.repository.world import World, to_micros
 from airflow_provider_icechunk.storage.base import Storage
@@ -57,6 +59,8 @@ class Flusher:
     assets: Assets
     splitting: ManifestSplittingConfig | None
     world: World
+    held: Leasehold
+    """Told before anything is stored."""
     rewrite_all: bool = False
     _written: dict[NodeId, Written] = field(default_factory=dict)
     _started_at: int = field(init=False)
@@ -78,6 +82,7 @@ class Flusher:
         :param log: gets the log of the changes and says which one to store.
         """
         flushed_at = max(to_micros(self.world.now()), base.flushed_at + 1)
+        self.held.writing()
         written = self._write_manifests(base, changes)
         nodes = new_nodes(base, changes, {key: value.refs for key, value in written.items()})
         files = dict(base.manifest_files)
@@ -251,20 +256,34 @@ class ClockGuard:
     def __init__(self, assets: Assets, world: World) -> None:
         self._assets = assets
         self._world = world
-        self._trusted: float | None = None
+        self._known: tuple[float, float] | None = None
+        """By how much the wall clock was ahead of the monotonic one, and of the store's."""
+
+    def store_now(self) -> datetime:
+        """The store's time, never ahead of it."""
+        return self._world.now() - timedelta(seconds=self._skew())
+
+    def estimate(self) -> datetime:
+        """The same without asking: where the store was never asked, this host's own time."""
+        skew = 0.0 if self._known is None else self._known[1]
+        return self._world.now() - timedelta(seconds=skew)
 
     def check(self) -> None:
         """Raise `StorageError` with kind `clock_skew` beyond the limit."""
-        now = self._world.now()
-        offset = now.timestamp() - self._world.monotonic()
-        if self._trusted is not None and abs(offset - self._trusted) < 1:
-            return
-        skew = (now - self._assets.storage.now()).total_seconds()
+        skew = self._skew()
         if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
+            self._known = None
             raise StorageError(
                 f"this host's clock is {skew:+.0f} s away from that of "
                 f"{self._assets.storage.location}, more than {MAX_CLOCK_SKEW_SECONDS} s: commits "
                 "would carry wrong times and retention would misjudge them; set the clock",
                 kind=Kind.CLOCK_SKEW,
             )
-        self._trusted = offset
+
+    def _skew(self) -> float:
+        now = self._world.now()
+        offset = now.timestamp() - self._world.monotonic()
+        if self._known is None or abs(offset - self._known[0]) >= 1:
+            store = self._assets.storage.now()
+            self._known = offset, (self._world.now() - store).total_seconds()
+        return self._known[1]

@@ -21,6 +21,7 @@ from airflow_provider_icechunk.repository.handoff import (
     OnOverlap,
     WorkUnit,
     changes_of_staged,
+    counted_since,
     merge_fragments,
 )
 from airflow_provider_icechunk.repository.history import (
@@ -91,6 +92,10 @@ class Coordination:
                 raise FragmentError(f"{gone} was deleted after the work was handed out")
             for node_id, refs in merged.items():
                 self.tree.put_references(nodes[node_id].path, refs)
+            for fragment in fragments:
+                if fragment.has_files:
+                    since = counted_since(work, self.tree.base)
+                    self.tree.held.count(since if fragment.since is None else fragment.since)
             return sum(len(refs) for refs in merged.values())
 
     def _staged_on_top(self, fragments: Sequence[Fragment], work: WorkUnit) -> WorkUnit | None:
@@ -153,14 +158,17 @@ class Coordination:
     def _hand_out(self, job: str) -> WorkUnit:
         handed = self._stage_anew()
         assert self._branch is not None
-        return WorkUnit(
+        work = WorkUnit(
             repository=self._engine.storage.location,
             generation=self._engine.generation.value,
             branch=self._branch,
             base=self.tree.base.id,
             staged=handed.staged.id,
             job=job,
+            since=self.tree.held.hand_out(),
         )
+        self.tree.held.serves(work.tenancy)
+        return work
 
     def _stage_anew(self) -> Handed:
         """The tree as it is now, staged; what was staged last serves if nothing changed since."""
@@ -186,6 +194,9 @@ class Coordination:
                 log = required_log(assets, staged)
                 view = WorkingTree(self._engine, staged, read_only=True)
                 changes = changes_of_staged(base, staged, log, view.references)
+                self.tree.held.count(counted_since(work, base))
+            self.tree.held.join(work.tenancy)
+            self.tree.held.serves(work.tenancy)
             self.tree.base, self.tree.changes = base, changes
             self._work = work
             self._handed[staged.id] = Handed(base.id, staged, changes.copy())

@@ -12,6 +12,7 @@ from airflow_provider_icechunk.format.ids import ChunkId
 from airflow_provider_icechunk.repository.assets import Assets, CacheLimits
 from airflow_provider_icechunk.repository.chunks import ChunkReader, ChunkWriter, Packing
 from airflow_provider_icechunk.repository.commit import ClockGuard, ConditionGuard
+from airflow_provider_icechunk.repository.leases import Leasehold, Tenancy
 from airflow_provider_icechunk.repository.ledgers import open_ledger
 from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
 from airflow_provider_icechunk.repository.tuning import follow, follow_stored, warn_of_unheeded
@@ -64,14 +65,19 @@ class Engine:
         """An id as people see it."""
         return show_id(self.generation, identity)
 
-    def writer(self) -> ChunkWriter:
-        """A chunk writer for one session."""
+    def leasehold(self, tenancy: Tenancy | None = None) -> Leasehold:
+        """What one session, or another long work, has to know to keep what it stores."""
+        return Leasehold(self.storage, self.clock, self.world, tenancy)
+
+    def writer(self, held: Leasehold | None = None) -> ChunkWriter:
+        """A chunk writer for one session, which tells `held` before it stores anything."""
         return ChunkWriter(
             self.storage,
             self.ledger.layout,
             inline_up_to=self.settings.inline_chunk_threshold_bytes,
             packing=self.packing,
             new_id=lambda: ChunkId(self.new_id()),
+            storing=None if held is None else held.writing,
         )
 
 

@@ -11,7 +11,7 @@ from airflow_provider_icechunk.format.snapshot import Snapshot
 from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.conflicts import ConflictSolver
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.handoff import WorkUnit
+from airflow_provider_icechunk.repository.handoff import WorkUnit, counted_since
 from airflow_provider_icechunk.repository.merging import Handed
 from airflow_provider_icechunk.repository.rebasing import Replaces
 from airflow_provider_icechunk.repository.session import Session
@@ -25,8 +25,11 @@ class ForkSession(Session):
     ) -> None:
         super().__init__(engine, staged, branch=work.branch)
         self._work = work
+        self.tree.held.join(work.tenancy)
         self._handed[staged.id] = Handed(staged.id, staged, ChangeSet())
-        self.tree.changes = changes or ChangeSet()
+        if changes is not None:
+            self.tree.changes = changes
+            self.tree.held.count(counted_since(work, staged))
 
     @property
     def work(self) -> WorkUnit:
@@ -69,6 +72,7 @@ class ForkSession(Session):
                 job=self.work.job,
                 worker=worker,
                 arrays=dict(changes.edited()),
+                since=self.tree.held.oldest() if self.tree.held.is_old else None,
             )
 
     def commit(

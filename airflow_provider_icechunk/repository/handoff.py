@@ -31,11 +31,13 @@ from airflow_provider_icechunk.format.snapshot import Node, Snapshot
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
 from airflow_provider_icechunk.repository.changes import ArrayEdits, ChangeSet
 from airflow_provider_icechunk.repository.documents import array_document
+from airflow_provider_icechunk.repository.leases import Tenancy
 
 WORK_UNIT_VERSION = 1
 OnOverlap = Literal["error", "first", "last"]
 """Who wins when two fragments hold one chunk: nobody, the earlier or the later in the list."""
 
+_SINCE = "since"
 _FIELDS = {"version", "repository", "generation", "branch", "base", "staged", "job"}
 
 
@@ -52,10 +54,21 @@ class WorkUnit:
     staged: SnapshotId
     """The snapshot that workers stand on: `base`, or `base` with the coordinator's changes."""
     job: str
+    since: int | None = None
+    """Store time in microseconds before which nothing was stored for this work. Earlier releases do
+    not say it."""
+
+    @property
+    def tenancy(self) -> Tenancy:
+        """The lease that all who do this work share."""
+        base, staged = encode_base32(self.base), encode_base32(self.staged)
+        return Tenancy.of_work(self.job, base, staged, since=self.since)
 
     def to_json(self) -> dict[str, str | int]:
         """A small JSON object."""
         fields = asdict(self)
+        if self.since is None:
+            del fields["since"]
         return {
             **fields,
             "version": WORK_UNIT_VERSION,
@@ -71,8 +84,10 @@ class WorkUnit:
                 value = json.loads(value)
             except ValueError:
                 raise InvalidInputError("a work unit is a JSON object; this is no JSON") from None
-        if not isinstance(value, Mapping) or set(value) != _FIELDS:
-            raise InvalidInputError(f"a work unit has exactly the fields {sorted(_FIELDS)}")
+        if not isinstance(value, Mapping) or set(value) - {_SINCE} != _FIELDS:
+            raise InvalidInputError(
+                f"a work unit has exactly the fields {sorted(_FIELDS)} and perhaps {_SINCE!r}"
+            )
         if value["version"] != WORK_UNIT_VERSION:
             raise InvalidInputError(
                 f"work unit version {value['version']!r} is unknown; both sides must run the same "
@@ -81,13 +96,25 @@ class WorkUnit:
         texts = {name: value[name] for name in _FIELDS - {"version"}}
         if not all(isinstance(text, str) for text in texts.values()):
             raise InvalidInputError("the fields of a work unit are texts")
+        since = value.get(_SINCE)
+        if since is not None and (type(since) is not int or not 0 <= since < 1 << 62):
+            raise InvalidInputError(f"{_SINCE!r} of a work unit is a time in microseconds")
         return cls(
             **texts
             | {
                 "base": SnapshotId(decode_object_id(texts["base"])),
                 "staged": SnapshotId(decode_object_id(texts["staged"])),
+                _SINCE: since,
             }
         )
+
+
+def counted_since(work: WorkUnit, base: Snapshot) -> int:
+    """The store time since when anything may have been stored for a work unit.
+
+    Where it does not say, that is when the snapshot was made on which the session stands.
+    """
+    return base.flushed_at if work.since is None else work.since
 
 
 def merge_fragments(

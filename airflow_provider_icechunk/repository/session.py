@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,7 +151,8 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             if self.read_only:
                 return
             self.tree.changes = ChangeSet()
-            self.tree.writer = self._engine.writer()
+            self.tree.held.forget()
+            self.tree.writer = self._engine.writer(self.tree.held)
             self._flusher = self._new_flusher()
             self._handed = {n: h for n, h in self._handed.items() if h.changes.is_empty()}
 
@@ -263,7 +265,7 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         while True:
             base = self.tree.base
             snapshot = self._store_snapshot(message, metadata)
-            outcome = self._move_branch(base.id, snapshot)
+            outcome = self.tree.held.swap(partial(self._move_branch, base.id, snapshot))
             if isinstance(outcome, Moved):
                 return snapshot
             actual = outcome.actual
@@ -335,7 +337,7 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
             self._check_open()
             self._check_changed()
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
-            self._engine.ledger.announce(snapshot)
+            self.tree.held.swap(partial(self._engine.ledger.announce, snapshot))
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
 
@@ -357,6 +359,7 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         self.tree.changes = ChangeSet()
         self.tree.read_only = True
         self._branch = None
+        self.tree.held.release()
 
     def _lost_race(
         self, expected: SnapshotId, actual: SnapshotId | None, tries: int
@@ -377,4 +380,5 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         )
 
     def _new_flusher(self) -> Flusher:
-        return Flusher(self._engine.assets, self._engine.settings.splitting, self._engine.world)
+        engine = self._engine
+        return Flusher(engine.assets, engine.settings.splitting, engine.world, self.tree.held)

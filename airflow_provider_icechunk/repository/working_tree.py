@@ -54,7 +54,8 @@ class WorkingTree:
         self.base = base
         self.changes = changes or ChangeSet()
         self.read_only = read_only
-        self.writer = engine.writer()
+        self.held = engine.leasehold()
+        self.writer = engine.writer(self.held)
         self.node_ids = NodeIds(engine.generation, engine.world.entropy)
         self._uneven = engine.generation is Generation.V2
 

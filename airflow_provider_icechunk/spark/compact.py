@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
 from airflow_provider_icechunk.format.references import ChunkRefs
+from airflow_provider_icechunk.repository.leases import Leasehold, Tenancy
 from airflow_provider_icechunk.repository.maintenance.compaction import (
     CompactionRules,
     Group,
@@ -51,20 +53,27 @@ def compact(
     groups = plan_compaction(engine, branch, rules or CompactionRules())
     if dry_run:
         return as_if_moved(groups)
-    packed = _move(spark, session, groups)
-    return commit_compaction(engine, branch, packed, message=message, metadata=metadata)
+    held = engine.leasehold()
+    packed = _move(spark, session, groups, held)
+    return commit_compaction(engine, branch, packed, held, message=message, metadata=metadata)
 
 
-def _move(spark: SparkSession, session: Session, groups: list[Group]) -> list[Packed]:
+def _move(
+    spark: SparkSession, session: Session, groups: list[Group], held: Leasehold
+) -> list[Packed]:
     if not groups:
         return []
+    since = held.hand_out()
+    held.count(since)
+    tenancy = Tenancy.of_work("compaction", uuid4().hex, since=since)
+    held.serves(tenancy)
     base = session.tree.base.id
     rows = [
         (number, encode_fragment(Fragment(base, "", "", {group.node_id: group.refs})))
         for number, group in enumerate(groups)
     ]
     frame = spark.createDataFrame(rows, _GROUPS).repartitionByRange(len(rows), "number")
-    moving = frame.mapInArrow(lambda batches: _move_groups(session, batches), _GROUPS)
+    moving = frame.mapInArrow(lambda batches: _move_groups(session, batches, tenancy), _GROUPS)
     found = on_executors(moving.collect)
     check_complete(len(groups), [row["number"] for row in found])
     return [
@@ -73,13 +82,16 @@ def _move(spark: SparkSession, session: Session, groups: list[Group]) -> list[Pa
     ]
 
 
-def _move_groups(session: Session, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _move_groups(
+    session: Session, batches: Iterator[pa.RecordBatch], tenancy: Tenancy
+) -> Iterator[pa.RecordBatch]:
     base = session.tree.base.id
+    held = session.tree.engine.leasehold(tenancy)
     for batch in batches:
         for number, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             fragment = decode_fragment(data, where=f"group {number}")
             ((node_id, refs),) = fragment.arrays.items()
-            moved = move_group(session.tree.engine, Group(node_id, "", refs))
+            moved = move_group(session.tree.engine, Group(node_id, "", refs), held)
             answer = encode_fragment(Fragment(base, "", "", {node_id: moved.refs}))
             yield pa.RecordBatch.from_arrays(
                 [pa.array([number], pa.int64()), pa.array([answer], pa.binary())], schema=_ARROW

@@ -25,7 +25,6 @@ from airflow_provider_icechunk.repository.maintenance.collect_plan import (
     GCSummary,
     Layer,
     as_if_done,
-    cutoff,
     prefix_of,
 )
 from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
@@ -154,7 +153,8 @@ class SparkCollection(Collection):
         self, older_than: datetime, *, minimum_age: timedelta | None = None
     ) -> CollectionPlan:
         """List, find out what is in use, and join. Deletes nothing."""
-        before = cutoff(older_than, minimum_age, self._engine.storage.now())
+        start = self._begin(older_than, minimum_age)
+        before = start.before
         place, layout = Place.of(self._engine), self._engine.ledger.layout
         found: dict[Layer, Listing] = {}
         for layer in OBJECTS:
@@ -164,7 +164,7 @@ class SparkCollection(Collection):
             elif layer is not Layer.CHUNKS:
                 frame = listed(self._spark, place, prefix, before=before)
                 found[layer] = collected(frame, prefix, place)
-        jobs = abandoned_jobs(self._engine.storage.scan(JOBS), before)
+        jobs = abandoned_jobs(self._engine.storage.scan(JOBS), before, start.lapsed)
         unfinished = unfinished_files(self._engine.storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(found[Layer.SNAPSHOTS].ids))
         self._refresh()
@@ -173,7 +173,8 @@ class SparkCollection(Collection):
         loose = stored.join(needed(self._spark, place, manifests), "id", "left_anti")
         found[Layer.CHUNKS] = collected(loose, layout.chunks, place)
         self._refresh()
-        return CollectionPlan(before, found, jobs, unfinished).without(self._live)
+        self._spare_young(before)
+        return start.plan(found, jobs, unfinished).without(self._live)
 
 
 @dataclass(slots=True)

@@ -171,7 +171,11 @@ class SparkWriteJob:
             on_overlap=on_overlap,
             show=self.repository.engine.show,
         )
-        return Fragment(self.work.staged, self.work.job, writer, arrays)
+        times = [one.since for one in self._fragments if one.has_files]
+        since = min((time for time in times if time is not None), default=None)
+        if None in times:
+            since = None
+        return Fragment(self.work.staged, self.work.job, writer, arrays, since)
 
     def leave(self, writer: str) -> tuple[str, JobResult]:
         """Put the merged fragment into the job's folder; returns its key and a report."""

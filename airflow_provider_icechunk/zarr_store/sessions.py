@@ -74,6 +74,8 @@ class _WithStore(CoreSession):
             except BaseException:
                 self.tree.changes = before
                 raise
+            for fork in forks:
+                self.tree.held.absorb(fork.tree.held)
             empty = [] if written or not forks else unfilled(self.tree.changes, self.tree.base)
         if empty:
             _warn_of_lost_work(empty, len(forks))
@@ -159,8 +161,8 @@ def _reader(origin: _Origin, snapshot_id: str) -> Session:
 
 def _fork(origin: _Origin, work: Mapping[str, Any], changes: bytes) -> ForkSession:
     fork = origin.open().fork(work)
-    fork.tree.changes = decode_changes(changes, fork.tree.base, where="the pickled fork")
-    return fork
+    made = decode_changes(changes, fork.tree.base, where="the pickled fork")
+    return ForkSession(fork.tree.engine, fork.tree.base, fork.work, made)
 
 
 class Repository(BaseRepository[Session]):

@@ -18,6 +18,7 @@ from airflow_provider_icechunk.cli.run import locate_repository, run
 from airflow_provider_icechunk.cli.screen import Screen
 from airflow_provider_icechunk.cli.upkeep import Freed, not_reached
 from airflow_provider_icechunk.repository.history import ManifestFileInfo, SnapshotInfo
+from airflow_provider_icechunk.repository.leases import CUTOFF
 from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.storage.local import LocalStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
@@ -89,7 +90,7 @@ def test_gc_deletes_garbage_and_nothing_else(command: Command, made: Made) -> No
     assert answer.code == 0
     assert answer.json["snapshots_deleted"] == 1
     assert garbage
-    assert files(made.path) == everything
+    assert files(made.path) == everything | {CUTOFF}
     assert command("verify", made.path, "--json").json["ok"] is True
     assert "nothing to do" in command("gc", made.path, *NOW, "--yes").out
 

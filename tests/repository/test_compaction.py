@@ -123,13 +123,14 @@ def write(session: Session, *places: tuple[int, int]) -> None:
 def test_chunks_that_were_written_meanwhile_are_left_out_and_the_rest_is_committed() -> None:
     repository = fill(in_memory_storage())
     engine = repository.engine
-    packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
+    held = engine.leasehold()
+    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
     other = repository.writable_session("main")
     write(other, (0, 0), (1, 3))
     other.tree.erase("/a", [(2, 2)])
     other.commit("meanwhile")
     expected = seen(repository)
-    result = commit_compaction(engine, "main", packed, message="compact")
+    result = commit_compaction(engine, "main", packed, held, message="compact")
     assert (result.chunks, result.skipped) == (17, 3)
     assert seen(repository) == expected
 
@@ -137,13 +138,14 @@ def test_chunks_that_were_written_meanwhile_are_left_out_and_the_rest_is_committ
 def test_an_array_that_was_deleted_or_made_anew_meanwhile_is_left_out() -> None:
     repository = fill(in_memory_storage())
     engine = repository.engine
-    packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
+    held = engine.leasehold()
+    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
     other = repository.writable_session("main")
     other.tree.delete("/a")
     other.tree.put_document("/a", array([4, 6], [1, 1]))
     write(other, (0, 0))
     identity = other.commit("anew")
-    result = commit_compaction(engine, "main", packed, message="compact")
+    result = commit_compaction(engine, "main", packed, held, message="compact")
     assert (result.snapshot_id, result.chunks, result.skipped) == (None, 0, 20)
     assert repository.lookup_branch("main") == identity
 
@@ -165,7 +167,8 @@ def test_a_compaction_that_is_overtaken_while_it_commits_tries_again() -> None:
     storage = in_memory_storage()
     repository = fill(storage)
     engine = repository.engine
-    packed = [move_group(engine, group) for group in plan_compaction(engine, "main", RULES)]
+    held = engine.leasehold()
+    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
     real, calls = engine.ledger.commit, []
 
     def overtaken(*given):  # type: ignore[no-untyped-def]
@@ -178,7 +181,7 @@ def test_a_compaction_that_is_overtaken_while_it_commits_tries_again() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(engine.ledger), "commit", lambda self, *given: overtaken(*given))
-        result = commit_compaction(engine, "main", packed, message="compact")
+        result = commit_compaction(engine, "main", packed, held, message="compact")
     assert (result.chunks, result.skipped) == (19, 1)
     assert seen(Repository.open(storage))["/a[0, 5]"] == chunk(200)
 

@@ -1,19 +1,22 @@
 """Maintenance on Spark gives what one process gives, and deletes as carefully."""
 
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from support.upkeep import live_in, write
+from support.arrays import put
+from support.upkeep import UNPACKED, chunk, live_in, write
 
 from airflow_provider_icechunk.exceptions import MaintenanceError
 from airflow_provider_icechunk.repository.maintenance.collect_plan import Layer
 from airflow_provider_icechunk.repository.maintenance.findings import Code
 from airflow_provider_icechunk.repository.maintenance.idsets import to_rows
 from airflow_provider_icechunk.repository.maintenance.listing import list_objects
+from airflow_provider_icechunk.repository.world import World
 from airflow_provider_icechunk.spark.upkeep import (
     SparkCollection,
     garbage_collect,
@@ -108,6 +111,26 @@ def test_one_manifest_that_cannot_be_read_stops_the_collection(
     with pytest.raises(MaintenanceError, match="in use but cannot be read"):
         garbage_collect(spark, repository, datetime.now(UTC) + SOON)
     assert files(repository) == before
+
+
+def test_what_running_work_has_stored_stays(
+    spark: SparkSession, twins: tuple[Repository, Repository]
+) -> None:
+    _, repository = twins
+    hours = 0
+    world = World(monotonic=lambda: time.monotonic() + hours * 3600)
+    session = Repository.open(repository.storage, packing=UNPACKED, world=world).writable_session(
+        "main"
+    )
+    put(session, "/a", (9,), chunk("an hour ago"))
+    hours = 1
+    put(session, "/a", (10,), chunk("now"))
+    summary = garbage_collect(spark, repository, datetime.now(UTC) + SOON)
+    assert summary.bytes_deleted == 0
+    assert summary.plan is not None
+    assert summary.plan.leases == 1
+    session.commit("all there")
+    assert verify(spark, repository).ok
 
 
 @pytest.mark.parametrize("generation", ["1", pytest.param("2", marks=LONG)])

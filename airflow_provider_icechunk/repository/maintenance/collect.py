@@ -6,16 +6,20 @@ clock decides about age. References are read again before every layer; what they
 taken out of the plan. Snapshots are deleted with their bytes still at hand: if a reference to one
 of them appears at that very moment, it is put back before anything below it is touched.
 
-What remains is age: the chunks of a running session, or of a snapshot that was flushed but never
-named, are protected only by being younger than the limit. Choose a limit older than the longest
-session. Generation `2` closes the last gap by taking snapshots off its list before it deletes
-their files; the others have it: a process that looked at a snapshot before it was
-deleted and creates a reference to it after the collector looked for the last time. (`draft` has a
-list as well, but its files can be named without it.)
+What is not committed yet is protected by its age and, where the work is longer, by a lease
+(`repository.leases`): the cut-off is written down and leases are read before anything is deleted.
+A snapshot that was flushed or staged and that nothing names keeps what it needs while it is younger
+than the cut-off.
+
+Generation `2` closes the last gap by taking snapshots off its list before it deletes their files;
+the others have it: a process that looked at a snapshot before it was deleted and creates a
+reference to it after the collector looked for the last time. (`draft` has a list as well, but its
+files can be named without it.)
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -26,7 +30,12 @@ from airflow_provider_icechunk.format.generations.base import FileType
 from airflow_provider_icechunk.format.ids import SnapshotId
 from airflow_provider_icechunk.repository.detection import check_newest
 from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.ledgers.base import Register
+from airflow_provider_icechunk.repository.leases import (
+    CLOCKS_DIFFER,
+    read_leases,
+    write_cutoff,
+)
+from airflow_provider_icechunk.repository.ledgers.base import Register, Trust
 from airflow_provider_icechunk.repository.maintenance.collect_plan import (
     OBJECTS,
     CollectionPlan,
@@ -51,7 +60,8 @@ from airflow_provider_icechunk.repository.maintenance.listing import (
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
 from airflow_provider_icechunk.repository.maintenance.reachable import MemoryLimits, Reachable
 from airflow_provider_icechunk.repository.maintenance.walk import Roots, read_roots
-from airflow_provider_icechunk.storage.base import Deleted, Put
+from airflow_provider_icechunk.repository.world import from_micros, to_micros
+from airflow_provider_icechunk.storage.base import Deleted, Listed, Put
 
 _SNAPSHOTS_AT_ONCE = 1000
 _KEYS_AT_ONCE = 20_000
@@ -68,6 +78,8 @@ class Collection:
         self._engine = engine
         self._live = Reachable(Loader(engine.storage, engine.ledger), limits)
         self._roots: Roots | None = None
+        self._stored: Listing | None = None
+        """Snapshot files, if they were listed a moment ago."""
         self._old: frozenset[SnapshotId] = frozenset()
 
     def make_plan(
@@ -77,7 +89,8 @@ class Collection:
 
         Raises `MaintenanceError` if any reachable metadata cannot be read.
         """
-        before = cutoff(older_than, minimum_age, self._engine.storage.now())
+        start = self._begin(older_than, minimum_age)
+        before = start.before
         storage, layout = self._engine.storage, self._engine.ledger.layout
         listed = {
             layer: Listing.empty("")
@@ -85,11 +98,28 @@ class Collection:
             else list_folder(storage, layout, prefix, before=before)
             for layer in OBJECTS
         }
-        jobs = abandoned_jobs(storage.scan(JOBS), before)
+        jobs = abandoned_jobs(storage.scan(JOBS), before, start.lapsed)
         unfinished = unfinished_files(storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(listed[Layer.SNAPSHOTS].ids))
         self._refresh()
-        return CollectionPlan(before, listed, jobs, unfinished).without(self._live)
+        self._spare_young(before)
+        return start.plan(listed, jobs, unfinished).without(self._live)
+
+    def _begin(self, older_than: datetime, minimum_age: timedelta | None) -> _Start:
+        """The cut-off by the store's clock and by the leases that there are."""
+        storage = self._engine.storage
+        now = storage.now()
+        wanted = cutoff(older_than, minimum_age, now)
+        if wanted > to_micros(now + CLOCKS_DIFFER):
+            warnings.warn(
+                f"the cut-off {from_micros(wanted).isoformat()} is in the future of "
+                f"{storage.location}, where it is {now.isoformat()}: what running sessions have "
+                "stored and not committed is collected",
+                stacklevel=4,
+            )
+        leases = read_leases(storage, to_micros(now))
+        older = sum(lease.since < wanted for lease in leases.live)
+        return _Start(to_micros(now), leases.limit(wanted), older, leases.lapsed)
 
     def carry_out(self, plan: CollectionPlan) -> GCSummary:
         """Delete as planned, layer by layer, less what is in use by now.
@@ -97,10 +127,11 @@ class Collection:
         Stops after the layer in which a delete failed; the summary says which keys and why. An
         operations log gets its entry also if there is nothing to delete.
         """
-        summary = GCSummary(plan=plan)
         if isinstance(self._engine.ledger, Register):
             self._refresh()
             strike_off(self._engine.ledger, plan.without(self._live).objects[Layer.SNAPSHOTS])
+        plan = self._announce(plan)
+        summary = GCSummary(plan=plan)
         for layer in Layer:
             if not len(plan.layer(layer)):
                 continue
@@ -114,6 +145,33 @@ class Collection:
                 break
         return summary
 
+    def _announce(self, plan: CollectionPlan) -> CollectionPlan:
+        """Write the cut-off down, then leave out what leases protect by now.
+
+        Whoever leaves a lease later finds the cut-off before it commits.
+        """
+        limit = plan.limit
+        if limit is None:
+            return plan
+        storage, settings = self._engine.storage, self._engine.settings.storage
+        trust = Trust.of(
+            creates=settings.use_conditional_create, updates=settings.use_conditional_update
+        )
+        write_cutoff(storage, trust, limit)
+        plan = plan.stored_before(read_leases(storage, plan.made_at).limit(plan.before))
+        self._spare_young(plan.before)
+        return plan.without(self._live)
+
+    def _spare_young(self, before: int) -> None:
+        """Keep what snapshots need that are too young to go, whoever names them or does not."""
+        stored, self._stored = self._stored or self._list_snapshots(), None
+        young = stored.take(stored.created >= before)
+        self._live.keep([SnapshotId(one) for one in whole(young.ids)])
+
+    def _list_snapshots(self) -> Listing:
+        layout = self._engine.ledger.layout
+        return list_folder(self._engine.storage, layout, layout.snapshots)
+
     def _refresh(self, spare: Mapping[SnapshotId, bytes] | None = None) -> None:
         """Take in where references are now.
 
@@ -121,9 +179,8 @@ class Collection:
         a single look could miss both.
         """
         if self._roots is None:
-            layout = self._engine.ledger.layout
-            stored = list_folder(self._engine.storage, layout, layout.snapshots)
-            self._live.walk.read_ahead([SnapshotId(one) for one in whole(stored.ids)])
+            self._stored = self._list_snapshots()
+            self._live.walk.read_ahead([SnapshotId(one) for one in whole(self._stored.ids)])
         check_newest(self._engine.storage, self._engine.generation)
         for _ in range(_TRIES):
             roots = read_roots(self._engine.ledger, self._old)
@@ -202,6 +259,23 @@ class Collection:
             deleted = Deleted(failed=dict.fromkeys(keys, error.message))
         sizes = dict(zip(keys, part.sizes.tolist(), strict=True))
         return _Outcome({key: sizes[key] for key in deleted.keys}, deleted.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What a collection knows before it looks."""
+
+    now: int
+    before: int
+    leases: int
+    """That are older than the cut-off asked for."""
+    lapsed: tuple[Listed, ...]
+
+    def plan(
+        self, objects: Mapping[Layer, Listing], jobs: JobFiles, unfinished: UnfinishedFiles
+    ) -> CollectionPlan:
+        """The plan for what was found."""
+        return CollectionPlan(self.before, objects, jobs, unfinished, self.now, self.leases)
 
 
 @dataclass(frozen=True, slots=True)

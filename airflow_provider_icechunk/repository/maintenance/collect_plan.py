@@ -111,6 +111,10 @@ class CollectionPlan:
     objects: Mapping[Layer, Listing]
     jobs: JobFiles
     unfinished: UnfinishedFiles
+    made_at: int = 0
+    """Store time in microseconds at which it was begun."""
+    leases: int = 0
+    """Running sessions and jobs because of which the cut-off is earlier than the one asked for."""
 
     def __len__(self) -> int:
         return sum(len(self.layer(layer)) for layer in Layer)
@@ -139,6 +143,24 @@ class CollectionPlan:
                 layer: listing.take(~contains(kept[layer], listing.ids))
                 for layer, listing in self.objects.items()
             },
+        )
+
+    @property
+    def limit(self) -> int | None:
+        """The earliest cut-off that has the same objects in the plan; `None` if it has none."""
+        newest = [int(one.created.max()) for one in self.objects.values() if len(one)]
+        return min(self.before, max(newest) + 1) if newest else None
+
+    def stored_before(self, limit: int) -> CollectionPlan:
+        """The plan with another cut-off. An earlier one leaves what jobs left for the next time."""
+        if limit >= self.before:
+            return self
+        return replace(
+            self,
+            before=limit,
+            objects={layer: one.take(one.created < limit) for layer, one in self.objects.items()},
+            jobs=self.jobs.part(0, 0),
+            unfinished=self.unfinished.part(0, 0),
         )
 
     def as_dict(self) -> dict[str, object]:

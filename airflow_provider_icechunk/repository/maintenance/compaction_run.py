@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import ConflictError, Kind, NotFoundError
@@ -20,6 +21,7 @@ from airflow_provider_icechunk.repository.changes import ChangeSet
 from airflow_provider_icechunk.repository.chunks import Wanted
 from airflow_provider_icechunk.repository.commit import Flusher
 from airflow_provider_icechunk.repository.engine import Engine
+from airflow_provider_icechunk.repository.leases import Leasehold
 from airflow_provider_icechunk.repository.ledgers.base import Moved
 from airflow_provider_icechunk.repository.maintenance.compaction import (
     ArrayRefs,
@@ -73,8 +75,9 @@ def compact(
     groups = plan_compaction(engine, branch, rules or CompactionRules())
     if dry_run:
         return as_if_moved(groups)
-    packed = (move_group(engine, group) for group in groups)
-    return commit_compaction(engine, branch, packed, message=message, metadata=metadata)
+    held = engine.leasehold()
+    packed = (move_group(engine, group, held) for group in groups)
+    return commit_compaction(engine, branch, packed, held, message=message, metadata=metadata)
 
 
 def plan_compaction(engine: Engine, branch: str, rules: CompactionRules) -> list[Group]:
@@ -95,13 +98,14 @@ def as_if_moved(groups: Sequence[Group]) -> CompactionResult:
     return CompactionResult(None, chunks, sum(group.size for group in groups), len(groups))
 
 
-def move_group(engine: Engine, group: Group) -> Packed:
+def move_group(engine: Engine, group: Group, held: Leasehold) -> Packed:
     """Copy the chunks of a group into one new file. Nothing refers to it yet."""
     data = bytearray()
     for part in _parts(group.refs):
         for chunk in engine.reader.read_many(part):
             data += chunk
     identity = ChunkId(engine.new_id())
+    held.writing()
     engine.storage.put_many([Put(engine.ledger.layout.chunk(identity), bytes(data))])
     engine.storage.settle()
     return Packed(group, packed_refs(group.refs, identity))
@@ -111,6 +115,7 @@ def commit_compaction(
     engine: Engine,
     branch: str,
     packed: Iterable[Packed],
+    held: Leasehold,
     *,
     message: str,
     metadata: Mapping[str, Any] | None = None,
@@ -121,7 +126,7 @@ def commit_compaction(
         return CompactionResult(None, 0, 0, 0)
     engine.conditions.check()
     engine.clock.check()
-    flusher = Flusher(engine.assets, engine.settings.splitting, engine.world)
+    flusher = Flusher(engine.assets, engine.settings.splitting, engine.world, held)
     total = sum(len(old) for old, _ in moved.values())
     for _ in range(_TRIES):
         base = _head(engine, branch)
@@ -137,7 +142,9 @@ def commit_compaction(
             metadata=dict(metadata or {}),
             log=lambda log: TransactionLog(id=log.id),
         )
-        if isinstance(engine.ledger.commit(branch, base.id, snapshot), Moved):
+        move = partial(engine.ledger.commit, branch, base.id, snapshot)
+        if isinstance(held.swap(move), Moved):
+            held.release()
             size = sum(int(refs.length.sum()) for refs in rows)
             files = file_count(rows)
             return CompactionResult(engine.show(snapshot.id), chunks, size, files, total - chunks)

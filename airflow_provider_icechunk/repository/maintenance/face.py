@@ -103,8 +103,10 @@ class Maintenance:
     ) -> GCSummary:
         """Delete objects that no branch or tag reaches and that were stored before a given time.
 
-        That time must be older than the longest running session: what a session has written and not
-        yet committed is protected by nothing but its age. `minimum_age` enforces it by the store's
+        What a session has written and not yet committed is protected by its age, and once it is 15
+        minutes old by its lease: what began before the cut-off moves the cut-off back. So a time
+        that is less than 15 minutes ago needs a repository that nobody writes to, and one in the
+        future gives a warning. `minimum_age` keeps the time away from the present by the store's
         own clock. Raises `MaintenanceError`, with nothing deleted, if any reachable metadata cannot
         be read. Deletes that fail are in the summary, and nothing below them is touched.
 

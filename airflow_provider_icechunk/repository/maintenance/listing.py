@@ -217,8 +217,8 @@ def remove_unfinished(storage: Storage, files: UnfinishedFiles) -> Deleted:
     return storage.remove_unfinished(files.names)
 
 
-def abandoned_jobs(found: Iterable[Listed], before: int) -> JobFiles:
-    """Files of job folders in which nothing was written since `before`. Pure.
+def abandoned_jobs(found: Iterable[Listed], before: int, lapsed: Iterable[Listed] = ()) -> JobFiles:
+    """Files of job folders in which nothing was written since `before`, and lapsed leases. Pure.
 
     A folder with one young file belongs to a job that may still run: all its files stay.
     """
@@ -233,5 +233,6 @@ def abandoned_jobs(found: Iterable[Listed], before: int) -> JobFiles:
         if all(item.micros < before for item in items)
         for item in items
     ]
+    old += lapsed
     sizes = np.fromiter((item.size for item in old), np.int64, len(old))
     return JobFiles(tuple(item.key for item in old), sizes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from airflow_provider_icechunk.exceptions import MaintenanceError, NotFoundError
 from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.format.references import ChunkRefs
 from airflow_provider_icechunk.format.snapshot import Manifest
@@ -25,7 +26,7 @@ from airflow_provider_icechunk.repository.maintenance.idsets import (
     whole,
 )
 from airflow_provider_icechunk.repository.maintenance.loading import Loader
-from airflow_provider_icechunk.repository.maintenance.walk import Visited, Walk
+from airflow_provider_icechunk.repository.maintenance.walk import Visited, Walk, visit
 from airflow_provider_icechunk.storage.pool import run_all
 
 _AT_ONCE = 16
@@ -56,6 +57,7 @@ class Reachable:
         self._manifests = IdUnion()
         self._attributes = IdUnion()
         self._chunks = IdUnion()
+        self._kept: set[SnapshotId] = set()
 
     def extend(
         self, roots: Iterable[SnapshotId], spare: Mapping[SnapshotId, bytes] | None = None
@@ -69,6 +71,23 @@ class Reachable:
             for ids in run_all(self._chunks_of, wave, at_once=self._limits.lanes):
                 self._chunks.add(ids)
         self._manifests.add(of_bytes(sizes))
+
+    def keep(self, unnamed: Iterable[SnapshotId]) -> None:
+        """Add what snapshots need that nothing may name, but not what they stand on.
+
+        What is gone is passed over: somebody else has collected it.
+        """
+        new = [one for one in unnamed if one not in self.walk.links and one not in self._kept]
+        visited = run_all(self._alone, new, at_once=self._limits.lanes)
+        found = [one for one in visited if one is not None]
+        sizes = sizes_by_id(found, known=self._manifests.ids())
+        for one in found:
+            self._attributes.add(one.attributes)
+        for wave in waves(list(sizes.items()), self._limits.manifest_bytes):
+            for ids in run_all(self._chunks_left, wave, at_once=self._limits.lanes):
+                self._chunks.add(ids)
+        self._manifests.add(of_bytes(sizes))
+        self._kept.update(new)
 
     def snapshots(self) -> Ids:
         """Ids of snapshot files, and so of their logs."""
@@ -96,6 +115,22 @@ class Reachable:
 
     def _chunks_of(self, identity: bytes) -> Ids:
         return chunk_ids(self._loader.manifest(ManifestId(identity)))
+
+    def _chunks_left(self, identity: bytes) -> Ids:
+        try:
+            return chunk_ids(self._loader.manifest(ManifestId(identity)))
+        except MaintenanceError as error:
+            if isinstance(error.__cause__, NotFoundError):
+                return NOTHING
+            raise
+
+    def _alone(self, identity: SnapshotId) -> Visited | None:
+        try:
+            return visit(self._loader.snapshot(identity), None)
+        except MaintenanceError as error:
+            if isinstance(error.__cause__, NotFoundError):
+                return None
+            raise
 
 
 def sizes_by_id(visited: Iterable[Visited], known: Ids) -> dict[bytes, int]:

@@ -46,7 +46,10 @@ def rewrite_manifests(
     """
     engine.conditions.check()
     engine.clock.check()
-    flusher = Flusher(engine.assets, engine.settings.splitting, engine.world, rewrite_all=True)
+    held = engine.leasehold()
+    flusher = Flusher(
+        engine.assets, engine.settings.splitting, engine.world, held, rewrite_all=True
+    )
     details = {**(metadata or {}), SPLITTING_KEY: _rules(engine)}
 
     def store(base: Snapshot) -> Snapshot | Behind:
@@ -62,7 +65,7 @@ def rewrite_manifests(
                 metadata=details,
             )
         snapshot = flusher.flush(base, ChangeSet(), message=message, metadata=details)
-        outcome = engine.ledger.commit(branch, base.id, snapshot)
+        outcome = held.swap(lambda: engine.ledger.commit(branch, base.id, snapshot))
         return snapshot if isinstance(outcome, Moved) else outcome
 
     if commit_method not in get_args(CommitMethod):
@@ -79,6 +82,7 @@ def rewrite_manifests(
         base = engine.assets.snapshot(head)
         outcome = store(base)
         if isinstance(outcome, Snapshot):
+            held.release()
             return outcome.id
         head = outcome.actual
     raise ConflictError(
