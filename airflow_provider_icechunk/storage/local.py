@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_never
@@ -55,6 +56,16 @@ _PART = 512
 """Files that a thread removes before it looks for more."""
 _LONGEST_STAGING = timedelta(hours=1)
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """An unfinished file, and what it will be when it is moved to its place."""
+
+    path: str
+    made: list[str]
+    """Folders that got a new folder for it."""
+    is_new: bool
 
 
 def _rebuild(root: Path, durable: bool, concurrency: int) -> LocalStorage:
@@ -261,28 +272,29 @@ class LocalStorage:
         """Write without asking for the version, which costs as much as a small write."""
         path = self._paths.of(one.key)
         try:
-            staged, made = self._stage(path, one.data)
-            self._overwrite(staged, path, made)
+            self._overwrite(self._stage(path, one.data), path)
         except OSError as error:
             raise files.failure(error, "write", path) from error
 
-    def _stage(self, path: str, data: Data) -> tuple[str, list[str]]:
+    def _stage(self, path: str, data: Data) -> _Staged:
+        """Stage a write in any case; one that replaces a file must not lose it with the power."""
         folder, made = self._folder_of(path)
-        return files.stage(folder, data, durable=False), made
+        replaces = self._durable and self._unsettled.replaces(path)
+        return _Staged(files.stage(folder, data, durable=replaces), made, is_new=not replaces)
 
-    def _overwrite(self, staged: str, path: str, made: list[str]) -> None:
-        self._move(staged, path)
+    def _overwrite(self, staged: _Staged, path: str) -> None:
+        self._move(staged.path, path)
         if self._durable:
-            self._unsettled.remember(path, made)
+            self._unsettled.remember(path, staged.made, is_new=staged.is_new)
 
     def _replace(self, path: str, data: Data) -> PutOutcome:
-        staged, made = self._stage(path, data)
+        staged = self._stage(path, data)
         try:
-            version = self._version_of(staged)
+            version = self._version_of(staged.path)
         except StorageError:
-            files.discard(staged)
+            files.discard(staged.path)
             raise
-        self._overwrite(staged, path, made)
+        self._overwrite(staged, path)
         return Written(version)
 
     def _create(self, key: str, path: str, data: Data) -> PutOutcome:

@@ -269,14 +269,21 @@ class Unsettled:
         self._lock = PerProcess(threading.Lock)
         self._settling = PerProcess(threading.Lock)
         self._files: set[str] = set()
+        self._new: set[str] = set()
         self._folders: set[str] = set()
-        self._anchored: set[str] = {root}
+        self._anchored: set[str] = {_existing_above(root)}
         self._failed: dict[str, str] = {}
 
-    def remember(self, path: str, made: Iterable[str]) -> None:
+    def replaces(self, path: str) -> bool:
+        """Whether a file is there that somebody may rely on, so that it must not get lost."""
+        return path not in self._new and os.path.lexists(path)
+
+    def remember(self, path: str, made: Iterable[str], *, is_new: bool) -> None:
         """Note a written file, and the folders that got a new folder for it."""
         with self._lock.get():
             self._files.add(path)
+            if is_new:
+                self._new.add(path)
             self._folders.update(self._chain(_folder(path)), made)
             self._failed.pop(path, None)
 
@@ -285,13 +292,14 @@ class Unsettled:
         with self._lock.get():
             for path in paths:
                 self._files.discard(path)
+                self._new.discard(path)
                 self._failed.pop(path, None)
 
     def sync_entry(self, path: str, made: Iterable[str]) -> None:
         """Make the entry of one file durable at once, and the folders that lead to it."""
         folders = {*self._chain(_folder(path)), *made}
         for folder in sorted(folders, reverse=True):
-            sync_path(folder)
+            self._sync(folder)
         self._anchored.update(folders)
 
     def settle(self) -> None:
@@ -301,9 +309,9 @@ class Unsettled:
         """
         with self._settling.get():
             with self._lock.get():
-                files, self._files = self._files, set()
+                files, self._files, self._new = self._files, set(), set()
                 folders, self._folders = self._folders, set()
-            failed = {**_sync_all(files), **_sync_all(folders)}
+            failed = {**self._sync_all(files), **self._sync_all(folders)}
             with self._lock.get():
                 self._failed |= failed
                 if not failed:
@@ -326,21 +334,40 @@ class Unsettled:
             chain.append(folder)
         return chain
 
+    def _sync(self, path: str) -> None:
+        try:
+            sync_path(path)
+        except PermissionError:
+            # Whoever may write into the root need not be allowed to read what it is in.
+            if path.startswith(f"{self._root}/") or path == self._root:
+                raise
+
+    def _sync_all(self, paths: set[str]) -> dict[str, str]:
+        """Sync files or folders; which of them could not be, and why."""
+        wanted = sorted(paths)
+        tried = run_all(self._try_sync, wanted, at_once=FSYNCS_AT_ONCE)
+        return {
+            path: reason for path, reason in zip(wanted, tried, strict=True) if reason is not None
+        }
+
+    def _try_sync(self, path: str) -> str | None:
+        try:
+            self._sync(path)
+        except OSError as error:
+            return reason_of(error)
+        return None
+
 
 def _folder(path: str) -> str:
     return path[: path.rindex("/")]
 
 
-def _sync_all(paths: set[str]) -> dict[str, str]:
-    """Sync files or folders; which of them could not be, and why."""
-    wanted = sorted(paths)
-    tried = run_all(_try_sync, wanted, at_once=FSYNCS_AT_ONCE)
-    return {path: reason for path, reason in zip(wanted, tried, strict=True) if reason is not None}
+def _existing_above(root: str) -> str:
+    """The nearest folder above the root that is there.
 
-
-def _try_sync(path: str) -> str | None:
-    try:
-        sync_path(path)
-    except OSError as error:
-        return reason_of(error)
-    return None
+    The root itself may have been made a moment ago, also by somebody else, and not be durable.
+    """
+    folder = Path(root).parent
+    while not os.path.isdir(folder) and folder != folder.parent:  # noqa: PTH112 - never raises
+        folder = folder.parent
+    return str(folder)
