@@ -191,20 +191,24 @@ def combine(logs: Iterable[TransactionLog], before: Snapshot, after: Snapshot) -
     if not renamed:
         return combine_paths(changes, old | new)
     moves = [move for move in net_moves(before.nodes, after.nodes) if move.node_id in renamed]
-    plain = [_without(log, renamed & old.keys(), renamed & new.keys()) for log in changes]
+    plain = [_without(log, renamed, old.keys(), new.keys()) for log in changes]
     diff = combine_paths(plain, old | new)
     ended = [(move.source, move.target) for move in moves]
     return replace(diff, moved_nodes=diff.moved_nodes + ended)
 
 
-def _without(log: TransactionLog, made: Set[NodeId], gone: Set[NodeId]) -> TransactionLog:
-    """The log without the creation and the deletion of some nodes."""
+def _without(
+    log: TransactionLog, renamed: Set[NodeId], old: Set[NodeId], new: Set[NodeId]
+) -> TransactionLog:
+    """The log without what it says of where renamed nodes are."""
+    made, gone = renamed & old, renamed & new
     return replace(
         log,
         new_groups=log.new_groups - made,
         new_arrays=log.new_arrays - made,
         deleted_groups=log.deleted_groups - gone,
         deleted_arrays=log.deleted_arrays - gone,
+        moves=tuple(move for move in log.moves if move.node_id not in renamed),
     )
 
 

@@ -337,6 +337,17 @@ def test_a_repository_with_renames_moves_up(repo, storage, target, tmp_path):
     assert ("/a/inline", "/b/inline") in moves
 
 
+def test_what_is_renamed_before_and_moved_after_a_migration_is_told_once(repo, storage):
+    first = repo.lookup_branch("main")
+    rename(repo, ("/a/deep", "/d")).commit("renamed")
+    migrated = icechunk.migrate(storage, to="2")
+    newer = icechunk.Repository.open(storage)
+    rename(newer, ("/d", "/e"), ("/b", "/f")).commit("moved")
+    start = migrated.ids.get(first, first)
+    moves = newer.diff(from_snapshot_id=start, to_branch="main").moved_nodes
+    assert sorted(moves) == [("/a/deep", "/e"), ("/a/deep/er", "/e/er"), ("/b", "/f")]
+
+
 @pytest.fixture(params=["1.1.21", pytest.param("2.3.0", marks=actors.needs_icechunk2)])
 def other(request):
     """The official library of either version, in its turn."""
