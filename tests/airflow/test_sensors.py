@@ -236,6 +236,25 @@ def test_what_can_never_come_fails_in_every_mode(
         waiting.execute_complete(make_context(), event)
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (IcechunkBranchSensor, {}),
+        (IcechunkTagSensor, {"tag": "v1"}),
+        (IcechunkNodeSensor, {"path": "a"}),
+    ],
+)
+def test_a_damaged_repository_is_not_waited_for(
+    repository: Repository, folder: Path, kind: type, arguments: dict[str, Any]
+) -> None:
+    assert repository.spec_version == "1"
+    (folder / "weather" / "repo").write_bytes(b"")
+    with pytest.raises(AirflowFailException, match=r"format_invalid: .*/repo: it is empty"):
+        sensor(kind, **arguments).poke(make_context())
+    event = asyncio.run(first(travelled(sensor(kind, **arguments).make_trigger())))
+    assert (event["status"], event["kind"]) == ("error", "format_invalid")
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_repository_or_branch_that_is_not_there_yet_is_waited_for(folder: Path) -> None:
     assert poked(IcechunkTagSensor, tag="v1") is None

@@ -26,6 +26,19 @@ def test_every_command_of_the_grammar_does_something_and_no_other() -> None:
     assert set(grammar.paths()) == set(COMMANDS)
 
 
+@pytest.mark.parametrize(
+    "arguments", [("log",), ("gc", "--yes"), ("verify",), ("migrate", "--yes"), ("stats",)]
+)
+def test_no_command_takes_a_damaged_repository_for_an_older_one(
+    made: Made, command: Command, arguments: tuple[str, ...]
+) -> None:
+    command("migrate", made.path, "--yes")
+    (made.path / "repo").write_bytes((made.path / "repo").read_bytes()[:38])
+    name, *options = arguments
+    answer = command(name, made.path, *options)
+    assert (answer.code, "/repo: it ends after 38 of the 39 bytes" in answer.err) == (1, True)
+
+
 def test_every_command_can_print_json() -> None:
     parser = grammar.build_parser("test")
     extra = {
