@@ -175,7 +175,7 @@ def superseding(metadata: Mapping[str, Any], earlier: Earlier | None) -> dict[st
 
 
 def abort_session(repository: Repository, work: WorkUnit) -> int:
-    """Delete the fragments of a session; returns how many there were.
+    """Delete the fragments of a session and its lease; returns how many fragments there were.
 
     Where they are follows from the job's name, never from a key that came with the description.
     """
@@ -184,6 +184,9 @@ def abort_session(repository: Repository, work: WorkUnit) -> int:
     folder = JobFolder(repository.storage, work.job)
     writers = folder.writers()
     repository.storage.delete([listed.key for listed in repository.storage.scan(folder.prefix)])
+    held = repository.engine.leasehold()
+    held.serves(work.tenancy)
+    held.release()
     return len(writers)
 
 

@@ -16,7 +16,7 @@ sees it. A committer that stalls between the two for so long that its lease laps
 once more after it moved the branch, and does not acknowledge a commit that may be incomplete.
 
 All times are the store's. A lease is live for `LIFE` after it was put. The names of one owner
-change with the day: a lapsed one, which the collector deletes, is never put again.
+change every quarter of that: a lapsed one, which the collector deletes, is never put again.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ CLOCKS_DIFFER = timedelta(minutes=1)
 
 _MICRO = timedelta(microseconds=1)
 _LIFE = LIFE // _MICRO
+_SLOT = _LIFE // 4
 _NAME = re.compile(r"([0-9]{20})-([0-9]{8})-([0-9a-f]{32})")
 _LARGEST_RECORD = 4096
-_DAYS_BACK = 30
+_SLOTS_BACK = 120
 _TRIES = 20
 
 T = TypeVar("T")
@@ -69,14 +70,14 @@ class Lease:
 
     since: int
     """Store time in microseconds; nothing of the work was stored before it."""
-    day: int
-    """Number of the `LIFE` in which it is put."""
+    slot: int
+    """Number of the quarter of a `LIFE` in which it is put."""
     owner: str
 
     @property
     def key(self) -> str:
         """Where it is stored."""
-        return f"{PREFIX}{self.since:020d}-{self.day:08d}-{self.owner}"
+        return f"{PREFIX}{self.since:020d}-{self.slot:08d}-{self.owner}"
 
     @classmethod
     def parse(cls, key: str) -> Lease | None:
@@ -117,7 +118,7 @@ def read_leases(storage: Storage, now: int) -> Leases:
             )
         if listed.micros + _LIFE > now:
             live.append(lease)
-        elif now >= (lease.day + 2) * _LIFE:
+        elif now >= (lease.slot + 1) * _SLOT + _LIFE // 2:
             lapsed.append(listed)
     return Leases(tuple(live), tuple(lapsed))
 
@@ -311,7 +312,7 @@ class Leasehold:
         now = to_micros(self._clock.estimate())
         for tenancy in handed:
             if tenancy.since is not None and now - tenancy.since >= QUIET // _MICRO:
-                keys |= {lease.key for lease in _all_days(tenancy.owner, tenancy.since, now)}
+                keys |= {lease.key for lease in _all_slots(tenancy.owner, tenancy.since, now)}
         self._delete(keys)
 
     def forget(self) -> None:
@@ -392,7 +393,7 @@ class Leasehold:
             if self._tenancy is None:
                 self._tenancy = Tenancy(self._world.entropy(16).hex())
             known = [time for time in (oldest, self._tenancy.since) if time is not None]
-            lease = Lease(max(0, min(known, default=now)), now // _LIFE, self._tenancy.owner)
+            lease = Lease(max(0, min(known, default=now)), now // _SLOT, self._tenancy.owner)
         text = f"in use since {from_micros(lease.since).isoformat()}\n"
         self._storage.put(lease.key, text.encode(), expect=Anything())
         with self._lock:
@@ -414,8 +415,7 @@ class Leasehold:
         return Moment.of(self._world)
 
 
-def _all_days(owner: str, since: int, now: int) -> list[Lease]:
-    last = now // _LIFE
-    return [
-        Lease(since, day, owner) for day in range(max(since // _LIFE, last - _DAYS_BACK), last + 1)
-    ]
+def _all_slots(owner: str, since: int, now: int) -> list[Lease]:
+    last = now // _SLOT
+    first = max(since // _SLOT, last - _SLOTS_BACK)
+    return [Lease(since, slot, owner) for slot in range(first, last + 1)]

@@ -27,7 +27,9 @@ from airflow_provider_icechunk.operators.session import (
     IcechunkAbortSessionOperator,
     IcechunkOpenSessionOperator,
 )
+from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.jobs import JobFolder
+from airflow_provider_icechunk.repository.leases import PREFIX
 from airflow_provider_icechunk.spark.specification import parse_session
 
 FIELD = {"path": "field", "shape": [6], "chunks": [2], "dtype": "int32"}
@@ -270,6 +272,19 @@ def test_an_aborted_session_leaves_no_fragment_and_others_keep_theirs(
         commit(session)
     commit(other, run_id="other")
     assert field(repository) == [0, 0, 0, 0, 2, 2]
+
+
+def test_an_aborted_session_leaves_no_lease(repository: Repository) -> None:
+    def leases() -> list[str]:
+        return [listed.key for listed in repository.storage.scan(PREFIX)]
+
+    session = open_session()
+    session["work_unit"]["since"] -= 3_600_000_000
+    work = WorkUnit.from_json(session["work_unit"])
+    repository.engine.leasehold(work.tenancy).writing()
+    assert len(leases()) == 1
+    IcechunkAbortSessionOperator(task_id="abort", session=session).execute(context())
+    assert not leases()
 
 
 @pytest.mark.parametrize("session", ["no json", {"repository": "weather"}, "{}"])

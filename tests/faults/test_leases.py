@@ -1,15 +1,15 @@
-"""Long work beside collections: what was acknowledged is there, whoever was paused for how long."""
+"""Long work beside collections: it is spared, or it is refused with the reason."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from support.arrays import GROUP, array, put
-from support.stepping import Actor, Gate
+from support.arrays import put
+from support.long_work import DAY, begin, collect, leases, old_session, opened, sound
 from support.upkeep import GENERATIONS, UNPACKED, Clock, chunk, everything, keys, write
 
 from airflow_provider_icechunk.exceptions import (
@@ -21,65 +21,30 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.format.fragments import decode_fragment, encode_fragment
 from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.leases import CUTOFF, LIFE, PREFIX, QUIET, read_cutoff
+from airflow_provider_icechunk.repository.leases import (
+    CLOCKS_DIFFER,
+    CUTOFF,
+    LIFE,
+    PREFIX,
+    QUIET,
+    Lease,
+    read_cutoff,
+)
 from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
-from airflow_provider_icechunk.repository.session import Session
 from airflow_provider_icechunk.storage.base import (
     Anything,
     ByteRange,
     Deleted,
     Fetched,
     Listed,
-    Storage,
 )
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 from airflow_provider_icechunk.zarr_store.sessions import Repository
 
 T = TypeVar("T")
 Requests = Sequence[tuple[str, ByteRange | None]]
-DAY = timedelta(hours=24)
 Prepare = Callable[[Repository, Clock], Callable[[], object]]
 """Does long work up to its end, and returns that end."""
-
-
-def begin(clock: Clock, generation: str = "1") -> MemoryStorage:
-    """A repository with one array and one chunk, ten days old."""
-    storage = MemoryStorage(clock=clock)
-    repo = Repository.create(
-        storage, spec_version=generation, packing=UNPACKED, world=clock.world()
-    )
-    session = repo.writable_session("main")
-    session.tree.put_document("/", GROUP)
-    session.tree.put_document("/a", array([16], [1]))
-    put(session, "/a", (0,), chunk("first"))
-    session.commit("first")
-    clock.wait(days=10)
-    return storage
-
-
-def opened(storage: Storage, clock: Clock) -> Repository:
-    return Repository.open(storage, packing=UNPACKED, world=clock.world())
-
-
-def collect(storage: Storage, clock: Clock) -> None:
-    opened(storage, clock).garbage_collect(clock.now - DAY)
-
-
-def old_session(storage: Storage, clock: Clock) -> Session:
-    """A session that wrote 30 hours ago and never since."""
-    session = opened(storage, clock).writable_session("main")
-    put(session, "/a", (1,), chunk("written long ago"))
-    clock.wait(hours=30)
-    return session
-
-
-def leases(storage: Storage) -> set[str]:
-    return keys(storage, PREFIX) - {CUTOFF}
-
-
-def sound(storage: Storage) -> bool:
-    return opened(storage, Clock()).verify().ok
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -162,9 +127,22 @@ def test_a_lease_of_a_killed_session_holds_the_cut_off_back_until_it_lapses_and_
     assert opened(storage, clock).garbage_collect(clock.now).chunks_deleted == 0
     assert leases(storage)
     clock.wait(hours=22)
-    assert opened(storage, clock).garbage_collect(clock.now).chunks_deleted == 2
-    clock.wait(days=1)
-    assert opened(storage, clock).garbage_collect(clock.now).job_files_deleted == 1
+    summary = opened(storage, clock).garbage_collect(clock.now)
+    assert (summary.chunks_deleted, summary.job_files_deleted) == (2, 1)
+    assert not leases(storage)
+
+
+def test_a_lapsed_lease_is_left_alone_while_somebody_might_put_it_again() -> None:
+    clock = Clock()
+    storage = begin(clock)
+    now = int(clock.now.timestamp() * 1e6)
+    ahead = Lease(now, now // (LIFE // timedelta(microseconds=1) // 4) + 6, "0" * 32)
+    storage.put(ahead.key, b"by a clock that is ahead", expect=Anything())
+    clock.wait(hours=25)
+    collect(storage, clock)
+    assert leases(storage) == {ahead.key}
+    clock.wait(days=2)
+    collect(storage, clock)
     assert not leases(storage)
 
 
@@ -431,6 +409,55 @@ def test_every_kind_of_long_work_is_refused_if_it_was_collected(
     assert sound(storage)
 
 
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_work_of_an_earlier_release_counts_as_old_as_its_base(is_collected: bool) -> None:
+    clock = Clock()
+    storage = begin(clock)
+    repo = opened(storage, clock)
+    old_session(storage, clock)
+    if is_collected:
+        collect(storage, clock)
+    work = replace(repo.writable_session("main").work_unit("a job"), since=None)
+    assert "since" not in work.to_json()
+    fork = repo.fork(work.to_json())
+    put(fork, "/a", (5,), chunk("just now"))
+    fragment = decode_fragment(
+        encode_fragment(replace(fork.fragment("task"), since=None)), where="a worker"
+    )
+    late = repo.resume(work.to_json())
+    late.merge_fragments([fragment])
+    if is_collected:
+        with pytest.raises(SessionError, match="objects of this work were stored since"):
+            late.commit("nobody knows how old it is")
+    else:
+        late.commit("nothing was ever collected")
+    assert sound(storage)
+
+
+@pytest.mark.parametrize("skew", [timedelta(hours=-5), timedelta(hours=5)])
+def test_the_clocks_of_workers_decide_nothing(skew: timedelta) -> None:
+    clock = Clock()
+    storage = begin(clock)
+    repo = opened(storage, clock)
+    worker = Repository.open(storage, packing=UNPACKED, world=clock.world(skew))
+    session = repo.writable_session("main")
+    work = session.work_unit("a job")
+    clock.wait(hours=6)
+    fork = worker.fork(work.to_json())
+    put(fork, "/a", (1,), chunk("by another clock"))
+    fragment = fork.fragment("task")
+    assert fragment.since is not None
+    assert fragment.since == (clock.now - CLOCKS_DIFFER).timestamp() * 1e6
+    clock.wait(hours=25)
+    collect(storage, clock)
+    put(fork, "/a", (2,), chunk("later"))
+    session.merge_fragments([fragment])
+    with pytest.raises(SessionError) as caught:
+        session.commit("was collected")
+    assert caught.value.kind is Kind.CHUNKS_COLLECTED
+    assert sound(storage)
+
+
 @pytest.mark.parametrize("hours", [12, 60])
 def test_a_compaction_that_takes_days_survives_collections_or_is_refused(hours: int) -> None:
     clock = Clock()
@@ -458,96 +485,6 @@ def test_a_compaction_that_takes_days_survives_collections_or_is_refused(hours: 
         assert caught.value.kind is Kind.CHUNKS_COLLECTED
     assert everything(storage) == before
     assert sound(storage)
-
-
-def young(storage: Storage, clock: Clock) -> Session:
-    session = opened(storage, clock).writable_session("main")
-    put(session, "/a", (1,), chunk("young"))
-    return session
-
-
-def leased(storage: Storage, clock: Clock) -> Session:
-    session = old_session(storage, clock)
-    put(session, "/a", (2,), chunk("an hour ago"))
-    clock.wait(hours=1)
-    return session
-
-
-SESSIONS = [young, leased, old_session]
-
-
-@pytest.mark.parametrize("begins", ["committer", "collector"])
-@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.__name__)
-@pytest.mark.parametrize(
-    ("generation", "hours", "step"),
-    [
-        *(("1", hours, 7) for hours in (0, 25)),
-        *((generation, 25, 29) for generation in GENERATIONS[1:]),
-        *(
-            pytest.param(generation, hours, 1, marks=pytest.mark.long)
-            for generation in GENERATIONS
-            for hours in (0, 13, 25, 49)
-        ),
-    ],
-)
-def test_no_acknowledged_commit_dangles_wherever_committer_and_collector_are_paused(
-    generation: str,
-    hours: int,
-    step: int,
-    session: Callable[[Storage, Clock], Session],
-    begins: str,
-) -> None:
-    outcomes = Counter[str]()
-    ends = [False, False]
-    first = 0
-    while not ends[0]:
-        second = first % step
-        ends[1] = False
-        while not ends[1]:
-            outcome, ends = interleave(generation, session, hours, (first, second), begins)
-            outcomes[outcome] += 1
-            second += step
-        first += 1
-    print(dict(outcomes))
-    assert sum(outcomes.values()) > 100 / step
-    if hours == 0 and session is not old_session:
-        assert outcomes.keys() == {"acknowledged"}
-
-
-def interleave(
-    generation: str,
-    prepare: Callable[[Storage, Clock], Session],
-    hours: int,
-    calls: tuple[int, int],
-    begins: str,
-) -> tuple[str, list[bool]]:
-    """One up to a call, a stall, the other up to a call, and both to their ends."""
-    clock = Clock()
-    storage = begin(clock, generation)
-    committer, collector = Gate(storage), Gate(storage)
-    session = prepare(committer, clock)
-    keeper = opened(collector, clock)
-    limit = clock.now - DAY + timedelta(hours=hours if begins == "committer" else 0)
-    commit = Actor(committer, lambda: session.commit("interleaved"))
-    sweep = Actor(collector, lambda: keeper.garbage_collect(limit))
-    first, second = (commit, sweep) if begins == "committer" else (sweep, commit)
-    goes_on = first.advance(calls[0])
-    clock.wait(hours=hours)
-    ends = [not goes_on, not second.advance(calls[1])]
-    first.finish()
-    second.finish()
-    stopped, refused = sweep.error, commit.error
-    assert stopped is None or isinstance(stopped, MaintenanceError), stopped
-    if refused is None:
-        assert sound(storage), calls
-        everything(storage)
-        return "acknowledged", ends
-    assert isinstance(refused, IcechunkError), refused
-    assert refused.kind is Kind.CHUNKS_COLLECTED, refused
-    if "the commit landed" in refused.message:
-        return "landed, and said so", ends
-    assert sound(storage), calls
-    return "refused", ends
 
 
 def test_the_times_fit_together() -> None:

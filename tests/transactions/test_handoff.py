@@ -119,7 +119,10 @@ def test_twenty_thousand_spoilt_fragments_raise_nothing_else(
     check_spoilt(fragment, edits, cut, inside=inside)
 
 
-@given(st.builds(WorkUnit, texts, texts, texts, object_ids, object_ids, texts))
+times = st.none() | st.integers(0, (1 << 62) - 1)
+
+
+@given(st.builds(WorkUnit, texts, texts, texts, object_ids, object_ids, texts, times))
 def test_a_work_unit_comes_back_from_json_as_it_was(unit: WorkUnit) -> None:
     assert WorkUnit.from_json(json.dumps(unit.to_json())) == unit
     assert WorkUnit.from_json(json.loads(json.dumps(unit.to_json()))) == unit
@@ -127,7 +130,20 @@ def test_a_work_unit_comes_back_from_json_as_it_was(unit: WorkUnit) -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    ["{", "[]", "null", "{}", {"version": 1}, {"extra": 1}, {"version": 2}, {"job": 7}],
+    [
+        "{",
+        "[]",
+        "null",
+        "{}",
+        {"version": 1},
+        {"extra": 1},
+        {"version": 2},
+        {"job": 7},
+        {"since": "2026"},
+        {"since": True},
+        {"since": -1},
+        {"since": 1 << 62},
+    ],
     ids=repr,
 )
 def test_what_is_no_work_unit_is_refused(broken: Any) -> None:

@@ -115,7 +115,7 @@ class Collection:
                 f"the cut-off {from_micros(wanted).isoformat()} is in the future of "
                 f"{storage.location}, where it is {now.isoformat()}: what running sessions have "
                 "stored and not committed is collected",
-                stacklevel=4,
+                stacklevel=5,
             )
         leases = read_leases(storage, to_micros(now))
         older = sum(lease.since < wanted for lease in leases.live)

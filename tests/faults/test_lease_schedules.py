@@ -1,0 +1,107 @@
+"""Committer and collector, each paused anywhere: no acknowledged commit dangles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from support.arrays import put
+from support.long_work import DAY, begin, old_session, opened, sound
+from support.stepping import Actor, Gate
+from support.upkeep import GENERATIONS, Clock, chunk, everything
+
+from airflow_provider_icechunk.exceptions import IcechunkError, Kind, MaintenanceError
+from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.storage.base import Storage
+
+
+def young(storage: Storage, clock: Clock) -> Session:
+    session = opened(storage, clock).writable_session("main")
+    put(session, "/a", (1,), chunk("young"))
+    return session
+
+
+def leased(storage: Storage, clock: Clock) -> Session:
+    session = old_session(storage, clock)
+    put(session, "/a", (2,), chunk("an hour ago"))
+    clock.wait(hours=1)
+    return session
+
+
+SESSIONS = [young, leased, old_session]
+
+
+@pytest.mark.parametrize("begins", ["committer", "collector"])
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.__name__)
+@pytest.mark.parametrize(
+    ("generation", "hours", "step"),
+    [
+        *(("1", hours, 7) for hours in (0, 25)),
+        *((generation, 25, 29) for generation in GENERATIONS[1:]),
+        *(
+            pytest.param(generation, hours, 1, marks=pytest.mark.long)
+            for generation in GENERATIONS
+            for hours in (0, 13, 25, 49)
+        ),
+    ],
+)
+def test_no_acknowledged_commit_dangles_wherever_committer_and_collector_are_paused(
+    generation: str,
+    hours: int,
+    step: int,
+    session: Callable[[Storage, Clock], Session],
+    begins: str,
+) -> None:
+    outcomes = Counter[str]()
+    ends = [False, False]
+    first = 0
+    while not ends[0]:
+        second = first % step
+        ends[1] = False
+        while not ends[1]:
+            outcome, ends = interleave(generation, session, hours, (first, second), begins)
+            outcomes[outcome] += 1
+            second += step
+        first += 1
+    print(dict(outcomes))
+    assert sum(outcomes.values()) > 100 / step
+    if hours == 0 and session is not old_session:
+        assert outcomes.keys() == {"acknowledged"}
+
+
+def interleave(
+    generation: str,
+    prepare: Callable[[Storage, Clock], Session],
+    hours: int,
+    calls: tuple[int, int],
+    begins: str,
+) -> tuple[str, list[bool]]:
+    """One up to a call, a stall, the other up to a call, and both to their ends."""
+    clock = Clock()
+    storage = begin(clock, generation)
+    committer, collector = Gate(storage), Gate(storage)
+    session = prepare(committer, clock)
+    keeper = opened(collector, clock)
+    limit = clock.now - DAY + timedelta(hours=hours if begins == "committer" else 0)
+    commit = Actor(committer, lambda: session.commit("interleaved"))
+    sweep = Actor(collector, lambda: keeper.garbage_collect(limit))
+    first, second = (commit, sweep) if begins == "committer" else (sweep, commit)
+    goes_on = first.advance(calls[0])
+    clock.wait(hours=hours)
+    ends = [not goes_on, not second.advance(calls[1])]
+    first.finish()
+    second.finish()
+    stopped, refused = sweep.error, commit.error
+    assert stopped is None or isinstance(stopped, MaintenanceError), stopped
+    if refused is None:
+        assert sound(storage), calls
+        everything(storage)
+        return "acknowledged", ends
+    assert isinstance(refused, IcechunkError), refused
+    assert refused.kind is Kind.CHUNKS_COLLECTED, refused
+    if "the commit landed" in refused.message:
+        return "landed, and said so", ends
+    assert sound(storage), calls
+    return "refused", ends
