@@ -69,7 +69,6 @@ class Attempt:
         token = metadata.get(TOKEN_KEY)
         if not isinstance(token, str) or not token.startswith(self.identity):
             return False
-        # Releases before this rule had the identity alone.
         return not (rest := token[len(self.identity) :]) or _RUN.fullmatch(rest) is not None
 
     def is_answered_by(self, metadata: Mapping[str, Any]) -> bool:
@@ -80,7 +79,9 @@ class Attempt:
         """Whether a snapshot with this metadata was committed for the same run of the task."""
         from airflow_provider_icechunk.repository.session import TOKEN_KEY
 
-        return metadata.get(TOKEN_KEY) == self.token
+        token = metadata.get(TOKEN_KEY)
+        # Releases before this rule had the identity alone, which only a retry can have left now.
+        return token == self.token or (token == self.identity and not self.is_rerun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +154,11 @@ def among(
 
 
 def _newest(history: Iterable[SnapshotInfo], attempt: Attempt) -> Iterator[SnapshotInfo]:
-    """What the task instance can have committed at all, and one more."""
+    """What the task instance can have committed at all."""
     for info in islice(history, _NEWEST):
-        yield info
         if attempt.since is not None and info.written_at < attempt.since:
             return
+        yield info
 
 
 def attempt_that_made(info: SnapshotInfo) -> int | None:

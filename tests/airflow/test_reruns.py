@@ -5,6 +5,7 @@ What Airflow's scheduler does to the numbers of an attempt is in `test_standalon
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +235,14 @@ def test_retries_lowered_before_the_clear_look_like_a_retry_and_the_log_says_so(
     assert len(commits(repository)) == 1
 
 
-def test_a_commit_of_an_older_release_is_superseded(repository: Repository) -> None:
+def test_a_commit_of_an_older_release_answers_a_retry_and_is_superseded_by_a_rerun(
+    repository: Repository,
+) -> None:
     """Tokens had no number then."""
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="field", shape=(6,), chunks=(2,), dtype="int32")
     old = session.commit("old", token="dag/run/task/-1")
+    assert by_function(None, 2, retried(make_context()))[1]["snapshot_id"] == old
     assert by_function(None, 2, cleared(make_context()))[1]["supersedes"] == old
     assert field(repository) == [2] * 6
 
@@ -248,6 +252,16 @@ def test_no_other_task_is_taken_for_an_earlier_run(repository: Repository) -> No
     for other in (make_context("task2"), make_context(run_id="run/task"), make_context("tas")):
         assert "supersedes" not in by_function(None, 2, cleared(other))[1]
     assert len(commits(repository)) == 4
+
+
+def test_a_run_that_was_deleted_and_made_again_under_the_same_id_does_its_work(
+    repository: Repository,
+) -> None:
+    by_function(None, 1, make_context())
+    context = make_context()
+    context["ti"].start_date = datetime.now(UTC)
+    by_function(None, 2, context)
+    assert field(repository) == [2] * 6
 
 
 class TestChains:

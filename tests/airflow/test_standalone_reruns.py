@@ -81,9 +81,9 @@ def log_of(airflow: Airflow, run: str, task: str, attempt: int, dag: str = "reru
     return file.read_text()
 
 
-def events(airflow: Airflow) -> list[dict[str, Any]]:
+def events(airflow: Airflow, task: str = "alone") -> list[dict[str, Any]]:
     found = airflow.ask("GET", "assets/events?limit=100&order_by=timestamp")["asset_events"]
-    return [one["extra"] for one in found if one["source_task_id"] == "alone"]
+    return [one["extra"] for one in found if one["source_task_id"] == task]
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +100,28 @@ def test_a_retry_after_a_crash_commits_once_and_returns_what_the_first_attempt_d
     assert (told["try_number"], told["max_tries"]) == (2, 1)
     alone = snapshot_of(airflow, first, "alone")
     assert alone["result"] == {"wrote": 1}
-    assert [info.metadata["airflow"]["try_number"] for info in history(airflow, "reruns")][-1] == 1
-    assert len(history(airflow, "reruns")) == 5
+    assert [info.metadata["airflow"]["try_number"] for info in history(airflow, "reruns")][-2] == 1
+    assert len(history(airflow, "reruns")) == 6
     text = log_of(airflow, first, "alone", 2)
     assert f"snapshot {alone['snapshot_id']} (attempt 1," in text
     assert [event["snapshot_id"] for event in events(airflow)] == [alone["snapshot_id"]]
+
+
+def test_a_task_that_writes_nothing_makes_no_event(airflow: Airflow, first: str) -> None:
+    assert tasks(airflow, first)["idle", -1]["state"] == "success"
+    assert events(airflow, "idle") == []
+
+
+def test_a_cleared_task_that_shall_skip_returns_its_snapshot_and_makes_no_event(
+    airflow: Airflow, first: str
+) -> None:
+    before = snapshot_of(airflow, first, "once")
+    upstream(airflow, 2)
+    again(airflow, first, "once")
+    assert tasks(airflow, first)["once", -1]["try_number"] == 2
+    after = snapshot_of(airflow, first, "once")
+    assert after == {**before, "committed": False}
+    assert [event["snapshot_id"] for event in events(airflow, "once")] == [before["snapshot_id"]]
 
 
 def test_a_cleared_task_does_its_work_and_says_what_it_supersedes(

@@ -55,6 +55,16 @@ with DAG("reruns", schedule=None, catchup=False, max_active_tasks=1):
         """One array in one task."""
         return {"wrote": put(store, "alone")}
 
+    @task.icechunk(outlets=[MAIN], **HERE)
+    def idle(store: Any) -> str:
+        """Look, and write nothing."""
+        return f"nothing to do in {store}"
+
+    @task.icechunk(outlets=[MAIN], on_rerun="skip", **HERE)
+    def once(store: Any) -> int:
+        """Written once, whatever is cleared."""
+        return put(store, "once")
+
     @task.icechunk(**HERE)
     def mapped(store: Any, place: int) -> int:
         """One place of an array for each mapped task."""
@@ -81,7 +91,7 @@ with DAG("reruns", schedule=None, catchup=False, max_active_tasks=1):
 
     written = write.partial(session=session.output).expand(first=[0, 2])
     commit = IcechunkCommitOperator(task_id="commit", session=session.output, message="chain")
-    create >> alone() >> mapped.expand(place=[0, 1, 2]) >> session
+    create >> [idle(), once()] >> alone() >> mapped.expand(place=[0, 1, 2]) >> session
     written >> commit
 
 with DAG("lingering", schedule=None, catchup=False):
