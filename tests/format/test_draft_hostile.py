@@ -142,6 +142,42 @@ def test_names_that_could_leave_their_folder_are_refused(name: str) -> None:
         decode_state(json.dumps(STATE | {"snapshots": [entry]}).encode())
 
 
+def test_more_foreign_names_than_are_kept_in_memory_are_refused() -> None:
+    codec = DraftCodec()
+    count = (1 << 18) + 1
+    data = parquet(
+        {
+            "id": pa.array(range(count), pa.uint32()),
+            "array_id": pa.array([7] * count, pa.uint32()),
+            "coord": [number.to_bytes(4, "big") for number in range(count)],
+            "chunk_file": [f"n{number}" for number in range(count)],
+            "offset": pa.array([0] * count, pa.uint64()),
+            "length": pa.array([1] * count, pa.uint32()),
+        }
+    )
+    with pytest.raises(FormatError, match="names of other software"):
+        manifest(data, codec)
+
+
+def test_one_foreign_name_for_many_chunks_is_kept_once() -> None:
+    codec = DraftCodec()
+    count = 300_000
+    data = parquet(
+        {
+            "id": pa.array(range(count), pa.uint32()),
+            "array_id": pa.array([7] * count, pa.uint32()),
+            "coord": [number.to_bytes(4, "big") for number in range(count)],
+            "chunk_file": ["a pack of many"] * count,
+            "offset": pa.array(range(count), pa.uint64()),
+            "length": pa.array([1] * count, pa.uint32()),
+        }
+    )
+    for _ in range(2):
+        found = manifest(data, codec).of(number(7), 1)
+    assert len(found) == count
+    assert (found.chunk_id == found.chunk_id[0]).all()
+
+
 def test_a_file_that_unpacks_to_too_much_is_refused() -> None:
     count = 200_000
     data = parquet(

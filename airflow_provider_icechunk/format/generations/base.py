@@ -184,7 +184,7 @@ class Selective(Protocol):
 
 
 class Layout(Protocol):
-    """Keys of the immutable objects. Built from ids and constants only, never from names."""
+    """Keys of the immutable objects, built from ids alone; in `draft` also from checked names."""
 
     @property
     def snapshots(self) -> str:

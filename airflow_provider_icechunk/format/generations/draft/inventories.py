@@ -231,9 +231,8 @@ class _Reader:
         found, ours = _from_hex(_gather(file_heap, file_starts[usual], _NAME))
         chunk_id[usual[ours]] = found[ours]
         others = np.concatenate([usual[~ours], np.flatnonzero(native & (file_sizes != _NAME))])
-        for row in others.tolist():
-            name = file_heap[file_starts[row] : file_starts[row] + file_sizes[row]]
-            chunk_id[row] = np.frombuffer(self._foreign_id(name), np.uint8)
+        if len(others):
+            chunk_id[others] = self._foreign_ids(others)
         starts = np.where(inline, inline_starts, file_starts + len(inline_heap))
         sizes = np.where(inline, inline_sizes, file_sizes)
         starts[native], sizes[native], offset[inline] = 0, 0, 0
@@ -249,11 +248,14 @@ class _Reader:
             heap=inline_heap + file_heap,
         )
 
-    def _foreign_id(self, name: bytes) -> bytes:
-        try:
-            return self.files.id_of(name.decode(), where=self.where)
-        except UnicodeDecodeError:
-            raise FormatError(f"{self.where}: the name of a chunk file is not UTF-8") from None
+    def _foreign_ids(self, rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+        """Ids of chunk files that other software named; each name is looked at once."""
+        column = self._column("chunk_file").take(pa.array(rows)).cast(pa.large_string())
+        encoded = pc.dictionary_encode(column)
+        names = encoded.dictionary.to_pylist()
+        ids = [self.files.id_of(name, where=self.where) for name in names]
+        table = np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), EARLY_OBJECT_ID_SIZE)
+        return np.asarray(table[encoded.indices.to_numpy(zero_copy_only=False)], np.uint8)
 
     def _is_location(self) -> NDArray[np.bool_]:
         column = self._column("chunk_file")

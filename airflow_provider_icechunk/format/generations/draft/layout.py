@@ -11,7 +11,12 @@ import re
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+)
 from airflow_provider_icechunk.format.file_names import FileNames
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
@@ -28,6 +33,8 @@ FOREIGN = b"name"
 
 _OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _CHUNKS = "c/"
+_MOST_NAMES = 1 << 18
+"""Foreign names are kept as long as the repository is open, some 200 bytes each."""
 
 
 class FileIds:
@@ -55,6 +62,12 @@ class FileIds:
         identity = FOREIGN + blake2b(name.encode(), digest_size=size).digest()
         if self.names.setdefault(identity, name) != name:
             raise FormatError(f"{where}: two file names cannot be told apart: {name[:80]!r}")
+        if len(self.names) > _MOST_NAMES:
+            del self.names[identity]
+            raise FormatError(
+                f"{where}: more than {_MOST_NAMES} files have names of other software",
+                kind=Kind.LIMIT_EXCEEDED,
+            )
         return identity
 
     def name_of(self, identity: bytes) -> str:
