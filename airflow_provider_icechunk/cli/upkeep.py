@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from airflow_provider_icechunk.repository.history import SnapshotInfo
-    from airflow_provider_icechunk.repository.maintenance.collect_plan import (
-        CollectionPlan,
-        GCSummary,
-    )
+    from airflow_provider_icechunk.repository.maintenance.collect_plan import CollectionPlan
     from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
     from airflow_provider_icechunk.repository.maintenance.retention import ExpirationPlan
 
@@ -82,16 +79,13 @@ def expire(task: Task) -> Report:
 def gc(task: Task) -> Report:
     """Objects that nothing names are deleted, once they are old enough."""
     from airflow_provider_icechunk.repository.maintenance.collect_plan import as_if_done
-    from airflow_provider_icechunk.repository.world import from_micros
 
     args = task.args
     older_than = _begin(task)
     collection = task.open().collection()
     with task.progress("looking for what is in use"):
         plan = collection.make_plan(older_than, minimum_age=args.minimum_age)
-    # Earlier than what was asked for if the store's clock is behind this one.
-    before = from_micros(plan.before)
-    body = draw_collection(plan, before)
+    body = draw_collection(plan)
     summary = as_if_done(plan)
     if not args.dry_run:
         if len(plan) and not args.yes:
@@ -99,9 +93,9 @@ def gc(task: Task) -> Report:
         with task.progress("deleting", deletes=len(plan)):
             summary = collection.carry_out(plan)
     return Report(
-        {"older_than": before.isoformat(), **summary.as_dict(), "plan": plan.as_dict()},
+        {"older_than": plan.cutoff.isoformat(), **summary.as_dict(), "plan": plan.as_dict()},
         [*body, _closing(not len(plan), args.dry_run, f"Freed {size(summary.bytes_deleted)}.")],
-        _undone(summary),
+        summary.problem,
     )
 
 
@@ -171,7 +165,7 @@ def draw_expiration(
     ]
 
 
-def draw_collection(plan: CollectionPlan, before: datetime) -> list[RenderableType]:
+def draw_collection(plan: CollectionPlan) -> list[RenderableType]:
     """What a collection deletes, kind by kind. Pure."""
     layers = {
         name: objects for name, objects in plan.as_dict().items() if isinstance(objects, dict)
@@ -180,7 +174,7 @@ def draw_collection(plan: CollectionPlan, before: datetime) -> list[RenderableTy
         (name, number(objects["count"]), size(objects["bytes"])) for name, objects in layers.items()
     ]
     rows.append(("together", number(len(plan)), size(plan.total_bytes)))
-    lines = [render.line(f"Unneeded objects stored before {show_moment(before)}:")]
+    lines = [render.line(f"Unneeded objects stored before {show_moment(plan.cutoff)}:")]
     if plan.leases:
         lines.append(
             render.line(
@@ -225,13 +219,3 @@ def _closing(empty: bool, dry_run: bool, done: str) -> Text:
     if empty:
         return render.line("There is nothing to do.")
     return render.line("This was a dry run: nothing was changed." if dry_run else done)
-
-
-def _undone(summary: GCSummary) -> str | None:
-    if summary.complete:
-        return None
-    key, reason = next(iter(summary.failed.items()))
-    return (
-        f"{several(len(summary.failed), 'object')} could not be deleted, such as {key}: {reason}; "
-        "nothing that they need was touched, run gc again"
-    )

@@ -102,7 +102,8 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
     quarter of an hour, by its lease; one that wrote nothing for longer than a day is refused its
     commit if it was collected. The store's own clock counts. Returns
     `dry_run`, `older_than`, the number of deleted objects of each kind and `bytes_deleted`; an
-    object that could not be deleted fails the task, which can run again.
+    object that could not be deleted fails the task, which can run again. `older_than` is the
+    cut-off that was used: earlier than asked for if the store's clock is behind or a lease says so.
 
     :param repository: path below the root of the connection. (templated)
     :param older_than: objects stored before this time, or of this age, may go; by default of
@@ -138,6 +139,8 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         summary = self.open_repository().garbage_collect(
             cutoff, dry_run=read_flag("dry_run", self.dry_run), minimum_age=least
         )
+        if summary.plan is not None:
+            cutoff = summary.plan.cutoff
         result = {"older_than": cutoff.isoformat(), **summary.as_dict()}
         self.log.info("Garbage collection: %s", result)
         if summary.plan is not None and summary.plan.leases:
@@ -146,12 +149,8 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
                 "back to the beginning of the oldest",
                 summary.plan.leases,
             )
-        if not summary.complete:
-            key, reason = next(iter(summary.failed.items()))
-            raise MaintenanceError(
-                f"{len(summary.failed)} objects could not be deleted, such as {key}: {reason}; "
-                "nothing that they need was touched, run it again"
-            )
+        if summary.problem is not None:
+            raise MaintenanceError(summary.problem)
         del result["failed"], result["stopped_at"]
         return result
 

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.operators.maintenance import (
     IcechunkRewriteManifestsOperator,
     IcechunkVerifyOperator,
 )
+from airflow_provider_icechunk.storage.local import LocalStorage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COMMITS = 4
@@ -191,6 +192,14 @@ def test_measuring_counts_by_branch_and_by_kind_of_file() -> None:
     assert result["snapshots"] == COMMITS + 1
     assert result["branches"]["main"]["native_bytes"] == 3600
     assert result["files"]["chunks"]["bytes"] == COMMITS * 3600
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_collection_reports_the_cutoff_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = datetime.now(UTC) - timedelta(days=2)
+    monkeypatch.setattr(LocalStorage, "now", lambda _: behind)
+    told = do(IcechunkGarbageCollectOperator, older_than="25h", dry_run=True)
+    assert datetime.fromisoformat(told["older_than"]) == behind - SAFE_AGE
 
 
 @pytest.mark.parametrize("generation", ["1", "2", "draft"])

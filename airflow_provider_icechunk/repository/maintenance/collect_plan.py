@@ -19,7 +19,7 @@ from airflow_provider_icechunk.repository.maintenance.listing import (
     UnfinishedFiles,
 )
 from airflow_provider_icechunk.repository.maintenance.reachable import Reachable
-from airflow_provider_icechunk.repository.world import to_micros
+from airflow_provider_icechunk.repository.world import from_micros, to_micros
 
 
 class Layer(StrEnum):
@@ -120,6 +120,14 @@ class CollectionPlan:
         return sum(len(self.layer(layer)) for layer in Layer)
 
     @property
+    def cutoff(self) -> datetime:
+        """Only objects stored before this are in the plan.
+
+        Earlier than what was asked for if the store's clock is behind, or if something long runs.
+        """
+        return from_micros(self.before)
+
+    @property
     def total_bytes(self) -> int:
         """How much storage it would free."""
         return sum(self.layer(layer).total_bytes for layer in Layer)
@@ -207,6 +215,18 @@ class GCSummary:
     def complete(self) -> bool:
         """Whether everything planned was deleted."""
         return self.stopped_at is None
+
+    @property
+    def problem(self) -> str | None:
+        """What was left undone and what to do about it; `None` if nothing was."""
+        if self.complete:
+            return None
+        key, reason = next(iter(self.failed.items()))
+        count = len(self.failed)
+        return (
+            f"{count:,} {'object' if count == 1 else 'objects'} could not be deleted, such as "
+            f"{key}: {reason}; nothing that they need was touched, collect again"
+        )
 
     def deleted(self, layer: Layer, count: int, size: int) -> GCSummary:
         """The summary after `count` more objects of a layer were deleted."""
