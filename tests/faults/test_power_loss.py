@@ -155,7 +155,7 @@ def hand_off(storage: Storage, _: str) -> Steps:
     fragments = []
     for number in range(2):
         # As in a process of its own, which knows nothing of what others have not settled.
-        elsewhere = ZarrRepository.open(pickle.loads(pickle.dumps(storage)), packing=UNPACKED)  # noqa: S301
+        elsewhere = ZarrRepository.open(pickle.loads(pickle.dumps(storage)), packing=UNPACKED)
         worker = elsewhere.fork(unit)
         put(worker, "/b", (number,), chunk(f"worker {number}"))
         fragments.append(worker.fragment(str(number)))

@@ -87,6 +87,7 @@ def test_no_child_of_a_process_with_writers_ever_holds_a_lock(tmp_path: Path, me
     assert json.loads(told.stdout) == {"holding": [], "held": [], "progress": True}
 
 
+NO_HANDLERS = "import os; os.register_at_fork = lambda **_: None"
 FORKS_AND_DIES = """
 import fcntl, os, signal, sys, time
 from pathlib import Path
@@ -118,20 +119,63 @@ with locks.FolderLocks(Path(sys.argv[1])).holding("key"):
 """
 
 
-@pytest.mark.parametrize("moment", ["locked", "holding"])
-def test_a_lock_ends_with_its_killed_holder_though_a_child_lives_on(
-    tmp_path: Path, moment: str
-) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS_AND_DIES, str(tmp_path), moment]
+def is_free_after_its_holder(root: Path, moment: str, script: str) -> bool:
+    """Whether a lock is free whose holder was killed while a child of it lives on."""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(root), moment]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         child = int(holder.stdout.readline())
         try:
             assert holder.wait() == -signal.SIGKILL
-            [lock] = (tmp_path / LOCK_FOLDER).iterdir()
-            assert locks._lockable_here(lock)
+            [lock] = (root / LOCK_FOLDER).iterdir()
+            return locks._lockable_here(lock)
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", ["locked", "holding"])
+def test_a_lock_ends_with_its_killed_holder_though_a_child_lives_on(
+    tmp_path: Path, moment: str
+) -> None:
+    assert is_free_after_its_holder(tmp_path, moment, FORKS_AND_DIES)
+
+
+def test_without_a_handler_of_forks_a_child_would_keep_the_lock(tmp_path: Path) -> None:
+    assert not is_free_after_its_holder(tmp_path, "holding", f"{NO_HANDLERS}\n{FORKS_AND_DIES}")
+
+
+FORKS_WHILE_MAKING = """
+import os, signal, threading
+from airflow_provider_icechunk.storage.process import PerProcess
+
+begun, over = threading.Event(), threading.Event()
+
+def slow():
+    begun.set()
+    over.wait()
+
+threading.Thread(target=PerProcess(slow).get, daemon=True).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(3)
+    os._exit(PerProcess(lambda: 7).get())
+_, status = os.waitpid(child, 0)
+over.set()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize(
+    ("preamble", "ends_with"), [("", 7), (NO_HANDLERS, -signal.SIGALRM)], ids=["with", "without"]
+)
+def test_a_child_makes_its_own_things_though_its_parent_was_making_some(
+    preamble: str, ends_with: int
+) -> None:
+    script = f"{preamble}\n{FORKS_WHILE_MAKING}"
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    told = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert int(told.stdout) == ends_with
 
 
 def test_a_lock_is_free_when_its_holder_is_done_though_somebody_copied_the_descriptor(
