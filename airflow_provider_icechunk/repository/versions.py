@@ -107,6 +107,10 @@ class Versions:
         if not self._engine.ledger.delete_tag(tag):
             raise self._no_tag(tag)
 
+    def check_snapshot_id(self, snapshot_id: str) -> None:
+        """Refuse a text that cannot be a snapshot's id; whether there is one is not asked."""
+        self._parse(snapshot_id)
+
     def read_snapshot_id(self, text: str) -> str:
         """The id that somebody typed, as this repository writes it; refuses what cannot be one.
 
