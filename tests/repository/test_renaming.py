@@ -222,7 +222,7 @@ def test_a_writer_to_the_old_path_gets_a_conflict(repo, solver, edit, kind):
             zarr.create_array(writer.store, name="a/inline", data=np.arange(2))
         case "same place":
             zarr.create_group(writer.store, path="m")
-    rename(repo, ("/a", "/m")).commit("renamed")
+    rename(icechunk.Repository.open(repo.storage), ("/a", "/m")).commit("renamed elsewhere")
     seen = view(repo)
     with pytest.raises(RebaseFailedError) as failure:
         writer.commit("late", rebase_with=solver)
@@ -235,7 +235,7 @@ def test_a_writer_elsewhere_is_rebased_over_a_rename(repo, solver):
     writer = repo.writable_session("main")
     zarr.open_array(writer.store, path="a/native", mode="r+")[0] = 1
     zarr.create_group(writer.store, path="b/new")
-    rename(repo, ("/a/deep", "/d")).commit("renamed")
+    rename(icechunk.Repository.open(repo.storage), ("/a/deep", "/d")).commit("renamed elsewhere")
     writer.commit("late", rebase_with=solver)
     seen = view(repo)
     assert seen["a/native"][0] == [1] * 200
@@ -263,7 +263,7 @@ def test_a_rename_is_rebased_over_writers_and_takes_their_values_along(repo):
 )
 def test_of_two_renames_the_second_is_a_conflict(repo, theirs):
     late = rename(repo, ("/a", "/m"))
-    rename(repo, theirs).commit("first")
+    rename(icechunk.Repository.open(repo.storage), theirs).commit("first")
     seen = view(repo)
     with pytest.raises(RebaseFailedError) as failure:
         late.commit("late", rebase_with=icechunk.BasicConflictSolver())
