@@ -24,8 +24,8 @@ def folder_below(store_root: str | None, location: str, *, where: str) -> str:
     if folder is None:
         raise UnsupportedError(
             f"{where}: keeps its data in {store_root[:200]!r}, which is not below {location}, the "
-            "place that was opened; nothing outside of it is read. Move the state file above its "
-            "data, or correct its `store_root`"
+            "place that was opened; nothing outside of it is read. Open the place of the data, "
+            "with a copy of the state file in it that has no `store_root` (and no `sha256`)"
         )
     try:
         return f"{check_file_name(folder, 'folder')}/" if folder else ""
