@@ -18,6 +18,8 @@ from airflow_provider_icechunk.exceptions import FormatError, Kind
 MAX_CONFIG_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_VALUES = 20_000
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C where there is one: a megabyte takes the other a second."""
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
@@ -57,7 +59,7 @@ class _Reader:
     """One pass over the events of a document, counting as it goes."""
 
     def __init__(self, text: str, where: str) -> None:
-        self.events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        self.events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=_LOADER))
         self.where = where
         self.values = 0
 

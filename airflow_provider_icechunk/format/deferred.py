@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TypeVar
+
+from airflow_provider_icechunk.budget import Purse
 
 _making = threading.Lock()
 """For all: a decoder counts what it has spent on its file, so no two may share one."""
@@ -20,10 +23,13 @@ Value = TypeVar("Value")
 class Deferred(Mapping[Key, Value]):
     """Knows its size at once and its content later. Looking into it may raise `FormatError`."""
 
-    __slots__ = ("_content", "_make", "_size")
+    __slots__ = ("_content", "_make", "_memory", "_size")
 
-    def __init__(self, size: int, make: Callable[[], Mapping[Key, Value]]) -> None:
+    def __init__(
+        self, size: int, make: Callable[[], Mapping[Key, Value]], memory: Purse | None = None
+    ) -> None:
         self._size = size
+        self._memory = memory
         self._make: Callable[[], Mapping[Key, Value]] | None = make
         self._content: Mapping[Key, Value] | None = None
 
@@ -32,7 +38,8 @@ class Deferred(Mapping[Key, Value]):
         if self._content is None:
             with _making:
                 if self._make is not None:
-                    self._content = self._make()
+                    with self._memory or nullcontext():
+                        self._content = self._make()
                     # It holds the whole file, which nobody needs any more.
                     self._make = None
         assert self._content is not None

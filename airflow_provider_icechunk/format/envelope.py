@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.base import FileType
 from airflow_provider_icechunk.format.wire import zstd
@@ -81,7 +82,12 @@ def read_header(data: bytes) -> Header:
 
 
 def unpack(
-    data: bytes | bytearray | memoryview, *, where: str, expected: FileType, limit: int
+    data: bytes | bytearray | memoryview,
+    *,
+    where: str,
+    expected: FileType,
+    limit: int,
+    purse: Purse | None = None,
 ) -> Envelope:
     """The payload of a file of the `expected` type that unpacks to at most `limit` bytes."""
     view = memoryview(data)
@@ -100,7 +106,7 @@ def unpack(
         raise FormatError(f"{where}: a {found or f'file of type {code}'}, not a {expected}")
     body = view[HEADER_SIZE:]
     if compression == _ZSTD:
-        payload = zstd.decompress(body, limit=limit, where=where)
+        payload = zstd.decompress(body, limit=limit, where=where, purse=purse)
     elif compression == _UNCOMPRESSED and len(body) <= limit:
         payload = bytes(body)
     else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from airflow_provider_icechunk.budget import Purse, for_fragments
 from airflow_provider_icechunk.exceptions import FormatError
 from airflow_provider_icechunk.format.ids import (
     EARLY_OBJECT_ID_SIZE,
@@ -85,8 +86,14 @@ def encode_fragment(fragment: Fragment) -> bytes:
 
 def decode_fragment(data: bytes, *, where: str) -> Fragment:
     """The fragment in `data`; everything about it is checked."""
-    payload = decompress(data, limit=_LIMIT, where=where)
-    items = mp.as_array(mp.unpack(payload, where=where), "the fragment", where=where, sizes=(6, 7))
+    with Purse(len(data), where=where, allowance=for_fragments()) as purse:
+        payload = decompress(data, limit=_LIMIT, where=where, purse=purse)
+        value = mp.unpack(payload, where=where, memory=purse)
+        return _fragment(value, where)
+
+
+def _fragment(value: mp.Value, where: str) -> Fragment:
+    items = mp.as_array(value, "the fragment", where=where, sizes=(6, 7))
     if mp.as_bytes(items[0], "the magic", where=where) != MAGIC:
         raise FormatError(f"{where}: this is not a fragment")
     version = mp.as_number(items[1], "the version", where=where)

@@ -40,6 +40,7 @@ nav a { margin-right: 1em } input { margin-right: .5em; padding: .2em } .problem
 
 def run_view(settings: IcechunkConnection, repository: str, view: str, **given: str) -> Report:
     """Run a command that only reads on a repository below the root of a connection."""
+    from airflow_provider_icechunk.budget import allowing, for_web_pages
     from airflow_provider_icechunk.hooks.storages import build_storage
     from airflow_provider_icechunk.storage.observed import ObservedStorage
 
@@ -47,7 +48,8 @@ def run_view(settings: IcechunkConnection, repository: str, view: str, **given: 
     storage = ObservedStorage(build_storage(settings, repository, tries=_TRIES))
     screen = Screen(io.StringIO(), io.StringIO(), io.StringIO())
     task = Task(_arguments(view, given), screen, storage, lambda: datetime.now(UTC))
-    return COMMANDS[(view,)](task)
+    with allowing(for_web_pages()):
+        return COMMANDS[(view,)](task)
 
 
 def _arguments(view: str, given: Mapping[str, str]) -> argparse.Namespace:

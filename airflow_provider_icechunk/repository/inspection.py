@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.base import (
@@ -232,7 +233,10 @@ def _unpacked(data: bytes, key: str) -> bytes:
     if not envelope.has_header(data):
         return data
     limit = DEFAULT_LIMITS.manifest_bytes
-    return envelope.unpack(data, where=key, expected=FileType.MANIFEST, limit=limit).payload
+    with Purse(len(data), where=key) as purse:
+        return envelope.unpack(
+            data, where=key, expected=FileType.MANIFEST, limit=limit, purse=purse
+        ).payload
 
 
 def _node(node: Node, show: Show) -> Facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from time import perf_counter
 from typing import Generic, TypeVar
 
@@ -35,7 +36,8 @@ def run_all(
         return [function(item) for item in items]
     work = _Work(function, items)
     executor = _EXECUTOR.get()
-    waiting = [executor.submit(work.lane) for _ in range(lanes)]
+    # Each lane in a copy of the caller's context, which holds how much memory a file may take.
+    waiting = [executor.submit(copy_context().run, work.lane) for _ in range(lanes)]
     for lane in waiting:
         lane.result()
     if work.failure is not None:
@@ -68,7 +70,7 @@ def submit(function: Callable[[], Result]) -> Future[Result]:
         _here.inside = True
         return function()
 
-    return _EXECUTOR.get().submit(inside)
+    return _EXECUTOR.get().submit(copy_context().run, inside)
 
 
 class _Work(Generic[Item, Result]):

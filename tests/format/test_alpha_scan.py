@@ -60,7 +60,7 @@ def some_array(chance: random.Random, ndim: int, rows: int) -> ChunkRefs:
 
 def generally(payload: bytes, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     with monkeypatch.context() as patch:
-        patch.setattr(manifests, "scan_manifest", lambda _: None)
+        patch.setattr(manifests, "scan_manifest", lambda *_: None)
         return manifests.decode_manifest(payload, MANIFEST, where="x")
 
 

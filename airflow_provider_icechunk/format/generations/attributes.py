@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.ids import AttributesId, SnapshotId, encode_base32
 from airflow_provider_icechunk.format.wire import json_text as js
 
@@ -37,10 +38,10 @@ class Reading:
     """The rows that one snapshot refers to."""
 
     rows_of: Callable[[AttributesId, str], Rows]
-    limit: int
-    """How many bytes all of them together may have: a row may be referred to many times."""
+    memory: Purse
+    """Pays for all of them: a row may be referred to many times."""
     placed: dict[bytes, AttributesRef] = field(default_factory=dict)
-    total: int = 0
+    texts: dict[AttributesRef, bytes] = field(default_factory=dict)
 
     def resolve(self, ref: AttributesRef, *, where: str) -> Attributes:
         """The attributes in a row."""
@@ -50,13 +51,10 @@ class Reading:
                 f"{where}: refers to row {ref.row} of attributes file {encode_base32(ref.file)}, "
                 f"which has {len(rows)}"
             )
-        text = _text(rows[ref.row])
-        self.total += len(text)
-        if self.total > self.limit:
-            raise FormatError(
-                f"{where}: its attributes have more than {self.limit} bytes",
-                kind=Kind.LIMIT_EXCEEDED,
-            )
+        text = self.texts.get(ref)
+        if text is None:
+            text = self.texts[ref] = _text(rows[ref.row])
+        self.memory.charge(len(text))
         self.placed[text] = ref
         return rows[ref.row]
 
@@ -132,7 +130,7 @@ class AttributeFiles:
         self._rows: dict[AttributesId, Rows] = {}
         self._placed: dict[SnapshotId, dict[bytes, AttributesRef]] = {}
 
-    def reading(self, decode: Callable[[bytes, AttributesId, str], Rows], *, limit: int) -> Reading:
+    def reading(self, decode: Callable[[bytes, AttributesId, str], Rows], memory: Purse) -> Reading:
         """Begin to read a snapshot; `decode` makes rows of the content of a file."""
 
         def rows_of(identity: AttributesId, where: str) -> Rows:
@@ -149,7 +147,7 @@ class AttributeFiles:
             _remember(self._rows, identity, rows, _REMEMBERED_FILES)
             return rows
 
-        return Reading(rows_of, limit)
+        return Reading(rows_of, memory)
 
     def writing(self, snapshot: SnapshotId, parent: SnapshotId | None) -> Writing:
         """Begin to write a snapshot, or to rewrite it."""

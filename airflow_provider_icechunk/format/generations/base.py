@@ -82,7 +82,7 @@ class FileType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one file may unpack to before it is refused as hostile."""
+    """How much one file may unpack to at most; `budget` says when less is refused as hostile."""
 
     manifest_bytes: int = 4 << 30
     other_bytes: int = 512 << 20

@@ -21,6 +21,8 @@ Rows = slice | NDArray[np.int64]
 
 _FEW = 16
 _MAX_LAYOUTS = 4096
+_ROW_MEMORY = 16
+"""What finding a table takes for each of them; its columns come on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Batch:
             self.buffer.fail(f"chunk coordinates have {length} dimensions, more than {most}")
         if bool((start > self.buffer.size - 4 * length).any()):
             self.buffer.fail("a vector reaches beyond the end of the file")
+        self.buffer.hold(4 * length * len(start))
         return gather(self.buffer, start, 4 * length).view("<u4").reshape(len(start), length)
 
     def _vectors(self, slot: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -96,6 +99,7 @@ def batches(buffer: Buffer, at: NDArray[np.int64]) -> Iterator[Batch]:
     if bool((at > buffer.size - 4).any()) or bool((at & 3).any()):
         buffer.fail("a table lies outside the file or is misaligned")
     buffer.spend(8 * len(at))
+    buffer.hold(_ROW_MEMORY * len(at))
     vtables = at - gather(buffer, at, 4).view("<i4").reshape(len(at))
     for vtable, rows in _groups(buffer, vtables):
         size, slots = buffer.vtable(vtable)

@@ -14,11 +14,15 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError
 from airflow_provider_icechunk.format.wire.layout import MAX_PAYLOAD
 
 MAX_DEPTH = 16
 _TABLE_COST = 8
+_TABLE_MEMORY = 256
+_ITEM_MEMORY = 40
+"""What a table, and a small item of a vector, take as objects of Python, about."""
 _PURSE_FACTOR = 2
 _PURSE_BASE = 4096
 _KNOWN_VTABLES = 1024
@@ -35,14 +39,22 @@ _U64 = struct.Struct("<Q")
 class Buffer:
     """A FlatBuffers payload under verification; `where` names the file in errors."""
 
-    __slots__ = ("_purse", "_vtables", "data", "size", "where")
+    __slots__ = ("_purse", "_vtables", "data", "memory", "size", "where")
 
-    def __init__(self, data: bytes, *, where: str, generosity: int = _PURSE_FACTOR) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        where: str,
+        generosity: int = _PURSE_FACTOR,
+        memory: Purse | None = None,
+    ) -> None:
         self.data = data
         self.size = len(data)
         self.where = where
         self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._purse = generosity * len(data) + _PURSE_BASE
+        self.memory = memory
 
     def root(self, identifier: bytes) -> Table:
         """The root table of a file that carries `identifier`."""
@@ -57,6 +69,7 @@ class Buffer:
         if depth > MAX_DEPTH:
             self.fail(f"tables are nested more than {MAX_DEPTH} deep")
         self.spend(_TABLE_COST)
+        self.hold(_TABLE_MEMORY)
         if at % 4 or at + 4 > self.size:
             self.fail("a table lies outside the file or is misaligned")
         vtable = at - _I32.unpack_from(self.data, at)[0]
@@ -105,6 +118,7 @@ class Buffer:
         if stop >= self.size or self.data[stop]:
             self.fail("a string does not end with NUL")
         self.spend(count)
+        self.hold(count + _ITEM_MEMORY)
         try:
             return self.data[start:stop].decode()
         except UnicodeDecodeError:
@@ -115,6 +129,11 @@ class Buffer:
         self._purse -= cost
         if self._purse < 0:
             self.fail("its parts overlap so much that it unpacks to far more than its size")
+
+    def hold(self, size: int) -> None:
+        """Pay for memory that what is read will take; a file that takes too much is refused."""
+        if self.memory is not None:
+            self.memory.charge(size)
 
     def fail(self, problem: str) -> NoReturn:
         """Refuse the file."""
@@ -178,17 +197,20 @@ class Table:
     def texts(self, slot: int) -> list[str]:
         """A required vector of strings."""
         start, count = self._vector(slot, 4, 4)
+        self.buffer.hold(count * _ITEM_MEMORY)
         links = struct.unpack_from(f"<{count}I", self.buffer.data, start)
         return [self.buffer.text(start + 4 * n + link) for n, link in enumerate(links)]
 
     def blob(self, slot: int) -> bytes:
         """A required vector of bytes."""
         start, count = self._vector(slot, 1, 1)
+        self.buffer.hold(count + _ITEM_MEMORY)
         return self.buffer.data[start : start + count]
 
     def fixed_items(self, slot: int, size: int) -> list[bytes]:
         """A required vector of structs of bytes, such as ids."""
         start, count = self._vector(slot, size, 1)
+        self.buffer.hold(count * (size + _ITEM_MEMORY))
         data = self.buffer.data
         return [data[at : at + size] for at in range(start, start + count * size, size)]
 
@@ -202,12 +224,14 @@ class Table:
         """A required vector of numbers of a `struct` code."""
         width = struct.calcsize(code)
         start, count = self._vector(slot, width, width)
+        self.buffer.hold(count * _ITEM_MEMORY)
         return struct.unpack_from(f"<{count}{code}", self.buffer.data, start)
 
     def pairs(self, slot: int, code: str) -> list[tuple[int, int]]:
         """A required vector of structs of two numbers of a `struct` code."""
         width = struct.calcsize(code)
         start, count = self._vector(slot, 2 * width, width)
+        self.buffer.hold(3 * count * _ITEM_MEMORY)
         numbers = struct.unpack_from(f"<{2 * count}{code}", self.buffer.data, start)
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
@@ -215,6 +239,7 @@ class Table:
         """A required vector of tables."""
         start, count = self._vector(slot, 4, 4)
         buffer, depth = self.buffer, self.depth + 1
+        buffer.hold(count * _ITEM_MEMORY)
         links = struct.unpack_from(f"<{count}I", buffer.data, start)
         return [buffer.table(start + 4 * n + link, depth) for n, link in enumerate(links)]
 
@@ -230,6 +255,7 @@ class Table:
     def offsets(self, slot: int) -> NDArray[np.int64]:
         """Positions of the tables of a required vector, not yet checked."""
         start, count = self.links(slot)
+        self.buffer.hold(8 * count)
         links: NDArray[np.uint32] = np.frombuffer(self.buffer.data, "<u4", count, start)
         return np.arange(start, start + 4 * count, 4, dtype=np.int64) + links
 

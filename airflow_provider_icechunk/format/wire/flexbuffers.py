@@ -12,6 +12,7 @@ import struct
 from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -19,6 +20,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 MAX_DEPTH = 64
 _PURSE_FACTOR = 4
 _PURSE_BASE = 256
+_ELEMENT_MEMORY = 128
+"""What an element takes as an object of Python, in a list or a dictionary, about."""
 _U64 = (1 << 64) - 1
 _FLOATS = {2: struct.Struct("<e"), 4: struct.Struct("<f"), 8: struct.Struct("<d")}
 _WIDTHS = (1, 2, 4, 8)
@@ -61,9 +64,10 @@ _TYPED = {
 _SCALARS = (_Type.NULL, _Type.INT, _Type.UINT, _Type.FLOAT, _Type.BOOL)
 
 
-def decode(data: bytes, *, where: str) -> Json:
+def decode(data: bytes, *, where: str, memory: Purse | None = None) -> Json:
     """The JSON value that `data` is; anything else raises `FormatError`."""
-    return _Reader(data, where).root()
+    with memory or Purse(len(data), where=where) as purse:
+        return _Reader(data, where, purse).root()
 
 
 def encode(value: object) -> bytes:
@@ -75,9 +79,10 @@ def encode(value: object) -> bytes:
 
 
 class _Reader:
-    __slots__ = ("_data", "_keys", "_purse", "_where")
+    __slots__ = ("_data", "_keys", "_memory", "_purse", "_where")
 
-    def __init__(self, data: bytes, where: str) -> None:
+    def __init__(self, data: bytes, where: str, memory: Purse) -> None:
+        self._memory = memory
         self._data = data
         self._where = where
         self._keys: dict[int, str] = {}
@@ -160,6 +165,7 @@ class _Reader:
         count = int.from_bytes(self._data[target - width : target], "little")
         self._inside(target, count + 1, end)
         self._spend(count)
+        self._memory.charge(count)
         return self._decoded(target, target + count)
 
     def _key(self, target: int) -> str:
@@ -181,6 +187,7 @@ class _Reader:
 
     def _typed(self, target: int, width: int, code: _Type, count: int) -> list[Json]:
         self._spend(count)
+        self._memory.charge(_ELEMENT_MEMORY * count)
         kind = _TYPED[code]
         places = range(target, target + count * width, width)
         if kind is _Type.KEY:
@@ -192,6 +199,7 @@ class _Reader:
         types = target + count * width
         self._inside(types, count, end)
         self._spend(count)
+        self._memory.charge(_ELEMENT_MEMORY * count)
         return [
             self._value(target + n * width, width, self._data[types + n], target, depth)
             for n in range(count)

@@ -8,11 +8,13 @@ may have any key, keeps repeated keys visible, and is never mistaken for an arra
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, TypeAlias, TypeGuard
 
 import msgpack
+import numpy as np
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
 Value: TypeAlias = "bool | int | float | str | bytes | Array | Pairs | None"
@@ -26,30 +28,196 @@ _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
 
 
-def unpack(data: bytes | memoryview, *, where: str) -> Value:
+def measure(data: bytes | memoryview, memory: Purse | None, *, where: str) -> None:
+    """Prove that `data` is one whole value, and pay for what it becomes before it is built.
+
+    A container that announces more items than there are bytes fails here. Bytes that could be
+    too much, if each of them were a value, are walked value by value.
+    """
+    if memory is None:
+        memory = Purse(len(data), where=where)
+    worst = _worst(data)
+    if worst > memory.left:
+        _walk(data, memory, where)
+        return
+    walker = msgpack.Unpacker(None, max_buffer_size=max(len(data), 1))
+    walker.feed(data)
+    walker.skip()
+    used = walker.tell()
+    if used != len(data):
+        raise FormatError(f"{where}: {len(data) - used} bytes follow the MessagePack value")
+    memory.charge(worst)
+
+
+def _worst(data: bytes | memoryview) -> int:
+    """The memory that `data` takes if every byte opens a value; a walker needs a copy as well."""
+    if len(data) < _FEW:
+        return _MOST_FOR_A_BYTE * len(data)
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(data), _BLOCK):
+        block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
+        counts += np.bincount(block, minlength=256)
+    # Long maps take a pair for each entry, which no single byte tells.
+    pairs = _PAIR_MEMORY * len(data) // 2 if counts[0xDE] or counts[0xDF] else 0
+    return int((counts * _WORST).sum()) + pairs + len(data)
+
+
+def _walk(data: bytes | memoryview, memory: Purse, where: str) -> None:
+    """Pay for each value of `data`, one after the other, without building anything."""
+    at, missing, size, owed = 0, 1, len(data), 0
+    while missing:
+        if at >= size:
+            raise FormatError(f"{where}: not valid MessagePack (it ends within a value)")
+        tag = data[at]
+        fixed, width, items = _TAGS[tag]
+        at += 1
+        if width:
+            announced = int.from_bytes(data[at : at + width], "big")
+            at += width
+            items *= announced
+            fixed += 0 if items else announced
+        at += fixed
+        missing += items - 1
+        owed += _VALUE_MEMORY + fixed
+        if missing > size - at + 1:
+            raise FormatError(f"{where}: not valid MessagePack (it announces more than it has)")
+        if owed > _DEBT:
+            memory.charge(owed)
+            owed = 0
+    if at != size:
+        raise FormatError(f"{where}: {size - at} bytes follow the MessagePack value")
+    memory.charge(owed)
+
+
+def _tags() -> list[tuple[int, int, int]]:
+    """For each first byte: bytes that follow, bytes of a number of items or bytes, and items.
+
+    Where a number follows, the third is how many items each of the announced is, or 0 for bytes.
+    """
+    tags = [(0, 0, 0)] * 256
+    for low in range(16):
+        tags[0x80 + low] = (0, 0, 2 * low)
+        tags[0x90 + low] = (0, 0, low)
+    for low in range(32):
+        tags[0xA0 + low] = (low, 0, 0)
+    for tag, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4), (0xD9, 1), (0xDA, 2), (0xDB, 4)):
+        tags[tag] = (0, width, 0)
+    for tag, width in ((0xC7, 1), (0xC8, 2), (0xC9, 4)):
+        tags[tag] = (1, width, 0)
+    for tag, width, each in ((0xDC, 2, 1), (0xDD, 4, 1), (0xDE, 2, 2), (0xDF, 4, 2)):
+        tags[tag] = (0, width, each)
+    for tag, fixed in (
+        *((0xCA, 4), (0xCB, 8), (0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)),
+        *((0xD0, 1), (0xD1, 2), (0xD2, 4), (0xD3, 8)),
+        *((0xD4, 2), (0xD5, 3), (0xD6, 5), (0xD7, 9), (0xD8, 17)),
+    ):
+        tags[tag] = (fixed, 0, 0)
+    return tags
+
+
+def _worst_of(tag: int) -> int:
+    """Memory of the value that a byte opens, with its place in what holds it."""
+    if tag < 0x80 or tag in (0xC0, 0xC2, 0xC3):
+        return 8
+    if tag < 0x90:
+        return 80 + _PAIR_MEMORY * (tag & 15)
+    return 80 if tag < 0xA0 else 64
+
+
+_PAIR_MEMORY = 64
+_TAGS = _tags()
+_WORST = np.array([_worst_of(tag) for tag in range(256)], np.int64)
+_VALUE_MEMORY = 64
+_FEW = 128
+"""Values this short are not worth a look."""
+_MOST_FOR_A_BYTE = 100
+_BLOCK = 1 << 16
+_DEBT = 1 << 16
+_SHORT = 1024
+"""Most items of a value, and of what it holds, that is read by itself."""
+
+
+def unpack(data: bytes | memoryview, *, where: str, memory: Purse | None = None) -> Value:
     """The one value that fills `data`; bytes after it are refused.
 
-    The bytes are first walked without building anything. A container that announces more items
-    than there are bytes fails there, so memory stays in proportion to the input.
+    The bytes are first walked without building anything.
     """
     try:
-        walker = msgpack.Unpacker(None, max_buffer_size=max(len(data), 1))
-        walker.feed(data)
-        walker.skip()
-        used = walker.tell()
-        if used != len(data):
-            raise FormatError(f"{where}: {len(data) - used} bytes follow the MessagePack value")
-        value: Value = msgpack.unpackb(
-            data,
-            use_list=False,
-            strict_map_key=False,
-            object_pairs_hook=list,
-            ext_hook=_refuse_extension,
-        )
+        measure(data, memory, where=where)
+        value: Value = msgpack.unpackb(data, **_OPTIONS)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        reason = str(error) or type(error).__name__
-        raise FormatError(f"{where}: not valid MessagePack ({reason[:200]})") from None
+        raise _invalid(error, where) from None
     return value
+
+
+class Reader:
+    """A value read part by part, for long lists that need not be in memory as a whole.
+
+    Leaving it checks that nothing follows. What is read as a value is small; each container is
+    paid for by what the caller says that its items take.
+    """
+
+    def __init__(self, data: bytes | memoryview, *, where: str, memory: Purse) -> None:
+        self.memory = memory
+        self._size = len(data)
+        self._where = where
+        self._built = 0
+        self._unpacker = msgpack.Unpacker(
+            None,
+            max_buffer_size=max(len(data), 1),
+            max_array_len=_SHORT,
+            max_map_len=_SHORT,
+            **_OPTIONS | {"list_hook": self._count, "object_pairs_hook": self._pairs},
+        )
+        self._unpacker.feed(data)
+
+    def array(self, item_memory: int = 0) -> int:
+        """How many items the array has whose items are read next."""
+        return self._announced(self._unpacker.read_array_header, item_memory)
+
+    def map(self, item_memory: int = 0) -> int:
+        """How many entries the map has whose keys and values are read next, by turns."""
+        return self._announced(self._unpacker.read_map_header, item_memory)
+
+    def value(self) -> Value:
+        """The next value; one that takes much memory is refused while it is built."""
+        self._built = 0
+        value: Value = self._read(self._unpacker.unpack)
+        return value
+
+    def _count(self, items: Array) -> Array:
+        self._built += 1 + len(items)
+        if self._built > _SHORT:
+            raise ValueError("it has a long list where short ones belong")
+        return items
+
+    def _pairs(self, items: Iterable[tuple[Value, Value]]) -> Pairs:
+        pairs = list(items)
+        self._built += 1 + 2 * len(pairs)
+        if self._built > _SHORT:
+            raise ValueError("it has a long map where short ones belong")
+        return pairs
+
+    def _announced(self, read: Callable[[], int], item_memory: int) -> int:
+        count: int = self._read(read)
+        if count > self._size - self._unpacker.tell():
+            raise FormatError(f"{self._where}: not valid MessagePack (it announces too much)")
+        self.memory.charge(item_memory * count)
+        return count
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+            raise _invalid(error, self._where) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        rest = self._size - self._unpacker.tell()
+        if kind is None and rest:
+            raise FormatError(f"{self._where}: {rest} bytes follow the MessagePack value")
 
 
 def is_array(value: Value) -> TypeGuard[Array]:
@@ -196,6 +364,19 @@ def _header(size: int, fixed: int, medium: bytes, large: bytes) -> bytes:
 
 def _refuse_extension(code: int, data: bytes) -> Value:
     raise ValueError(f"extension type {code} with {len(data)} bytes")
+
+
+_OPTIONS: dict[str, Any] = {
+    "use_list": False,
+    "strict_map_key": False,
+    "object_pairs_hook": list,
+    "ext_hook": _refuse_extension,
+}
+
+
+def _invalid(error: Exception, where: str) -> FormatError:
+    reason = str(error) or type(error).__name__
+    return FormatError(f"{where}: not valid MessagePack ({reason[:200]})")
 
 
 def _wrong(value: object, what: str, expected: str, where: str) -> FormatError:

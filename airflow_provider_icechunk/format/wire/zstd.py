@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zstandard
 
+from airflow_provider_icechunk.budget import FREE_BYTES, RATIO, Purse
 from airflow_provider_icechunk.exceptions import FormatError, Kind
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
@@ -28,8 +29,15 @@ def compress(payload: bytes | bytearray | memoryview, *, level: int) -> bytes:
     return compressor.compress(payload)
 
 
-def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
-    """The content of the one frame that `data` is, if that has at most `limit` bytes."""
+def decompress(
+    data: bytes | memoryview, *, limit: int, where: str, purse: Purse | None = None
+) -> bytes:
+    """The content of the one frame that `data` is, if that has at most `limit` bytes.
+
+    A `purse` pays for the content before it is there.
+    """
+    if purse is not None:
+        limit = min(limit, purse.left)
     if bytes(data[:4]) != _MAGIC:
         raise FormatError(f"{where}: the payload is not a zstd frame")
     try:
@@ -45,6 +53,8 @@ def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
         raise FormatError(f"{where}: the zstd frame says {declared} bytes but cannot hold them")
     if declared is not None and declared > limit:
         raise _too_large(where, limit)
+    if purse is not None and declared is not None:
+        purse.charge(declared)
     try:
         content = zstandard.ZstdDecompressor().decompress(
             data, max_output_size=max(min(bound, limit), 1), read_across_frames=False
@@ -53,6 +63,8 @@ def decompress(data: bytes | memoryview, *, limit: int, where: str) -> bytes:
         if declared is None and bound > limit:
             raise _too_large(where, limit) from None
         raise FormatError(f"{where}: the zstd frame is damaged") from None
+    if purse is not None and declared is None:
+        purse.charge(len(content))
     if declared is not None and len(content) != declared:
         raise FormatError(f"{where}: the zstd frame says {declared} bytes, has {len(content)}")
     return content
@@ -85,6 +97,8 @@ def _content_bound(data: bytes | memoryview, at: int, has_checksum: bool, where:
 
 def _too_large(where: str, limit: int) -> FormatError:
     return FormatError(
-        f"{where}: unpacks to more than {limit} bytes; raise the limit if this file is trusted",
+        f"{where}: unpacks to more than {limit} bytes, far more than its size. If it "
+        f"is trusted, set a higher limit in the environment: {FREE_BYTES} in bytes, or {RATIO} in "
+        "multiples of the stored size",
         kind=Kind.LIMIT_EXCEEDED,
     )

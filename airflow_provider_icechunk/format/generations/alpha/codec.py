@@ -6,6 +6,7 @@ and inside either MessagePack or, in two unreleased states, FlatBuffers with `Ic
 
 from __future__ import annotations
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, Kind
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.alpha import logs, manifests, snapshots
@@ -41,18 +42,22 @@ class AlphaCodec:
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`; its id is that of the file name."""
-        payload = self._payload(data, FileType.SNAPSHOT, where)
-        if _is_flatbuffers(payload):
-            return self._flatbuffers.decode_snapshot(data, expected, where=where)
-        reading = self._attributes.reading(self._decode_attributes, limit=self._limits.other_bytes)
-        found = snapshots.decode_snapshot(payload, expected, where=where, outside=reading)
-        self._attributes.finish(expected, reading)
-        return found
+        with Purse(len(data), where=where) as purse:
+            payload = self._payload(data, FileType.SNAPSHOT, where, purse)
+            if not _is_flatbuffers(payload):
+                reading = self._attributes.reading(self._decode_attributes, purse)
+                found = snapshots.decode_snapshot(payload, expected, where=where, outside=reading)
+                self._attributes.finish(expected, reading)
+                return found
+        return self._flatbuffers.decode_snapshot(data, expected, where=where)
 
     def embedded_id(self, data: bytes, *, where: str) -> SnapshotId | None:
         """The id inside a snapshot file; `None` where file name and id cannot differ."""
-        payload = self._payload(data, FileType.SNAPSHOT, where)
-        return None if _is_flatbuffers(payload) else snapshots.embedded_id(payload, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._payload(data, FileType.SNAPSHOT, where, purse)
+            if _is_flatbuffers(payload):
+                return None
+            return snapshots.embedded_id(payload, where=where, memory=purse)
 
     def encode_snapshot(self, snapshot: Snapshot, *, level: int) -> bytes:
         """A whole file, header included, compressed at `level`."""
@@ -69,10 +74,11 @@ class AlphaCodec:
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The manifest in the file `where`; only its later shapes say an id that can be checked."""
-        payload = self._payload(data, FileType.MANIFEST, where)
-        if _is_flatbuffers(payload):
-            return self._flatbuffers.decode_manifest(data, expected, where=where)
-        return manifests.decode_manifest(payload, expected, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._payload(data, FileType.MANIFEST, where, purse)
+            if not _is_flatbuffers(payload):
+                return manifests.decode_manifest(payload, expected, where=where, memory=purse)
+        return self._flatbuffers.decode_manifest(data, expected, where=where)
 
     def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
         """A whole file. Erased rows must have been removed."""
@@ -80,26 +86,31 @@ class AlphaCodec:
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
         """The transaction log in the file `where`."""
-        payload = self._payload(data, FileType.TRANSACTION_LOG, where)
-        if _is_flatbuffers(payload):
-            return self._flatbuffers.decode_log(data, expected, where=where)
-        return logs.decode_log(payload, expected, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._payload(data, FileType.TRANSACTION_LOG, where, purse)
+            if not _is_flatbuffers(payload):
+                return logs.decode_log(payload, expected, where=where, memory=purse)
+        return self._flatbuffers.decode_log(data, expected, where=where)
 
     def encode_log(self, log: TransactionLog, *, level: int) -> bytes:
         """A whole file."""
         return _file(FileType.TRANSACTION_LOG, logs.encode_log(log), level)
 
     def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
-        payload = self._payload(data, FileType.ATTRIBUTES, where)
-        return snapshots.decode_attributes(payload, expected, where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._payload(data, FileType.ATTRIBUTES, where, purse)
+            return snapshots.decode_attributes(payload, expected, where, purse)
 
-    def _payload(self, data: bytes, file_type: FileType, where: str) -> bytes:
+    def _payload(self, data: bytes, file_type: FileType, where: str, purse: Purse) -> bytes:
         is_manifest = file_type is FileType.MANIFEST
         limit = self._limits.manifest_bytes if is_manifest else self._limits.other_bytes
         if envelope.has_header(data):
-            return envelope.unpack(data, where=where, expected=file_type, limit=limit).payload
+            opened = envelope.unpack(
+                data, where=where, expected=file_type, limit=limit, purse=purse
+            )
+            return opened.payload
         if data[:4] == _ZSTD_MAGIC:
-            return zstd.decompress(data, limit=limit, where=where)
+            return zstd.decompress(data, limit=limit, where=where, purse=purse)
         if len(data) > limit:
             raise FormatError(
                 f"{where}: {len(data)} bytes, more than the limit of {limit}",

@@ -7,11 +7,12 @@ are unique, so asking either set by id gives the right answer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
+from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.exceptions import FormatError
 from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_coordinates
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
@@ -24,27 +25,35 @@ from airflow_provider_icechunk.format.references import sort_keys
 from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
 from airflow_provider_icechunk.format.wire.messagepack import (
     Array,
-    Value,
+    Reader,
     array_header,
-    as_array,
-    as_pairs,
     pack_array,
     pack_map,
-    unpack,
 )
 
+_ID_MEMORY = 200
+_COORDINATE_MEMORY = 48
+"""What an id, and the coordinates of a chunk, take at least."""
+_ROWS_AT_ONCE = 1 << 15
+"""Coordinates are objects of Python only for a moment: they would take ten times their columns."""
 
-def decode_log(payload: bytes | memoryview, expected: SnapshotId, *, where: str) -> TransactionLog:
+
+def decode_log(
+    payload: bytes | memoryview, expected: SnapshotId, *, where: str, memory: Purse | None = None
+) -> TransactionLog:
     """The log in an unpacked payload; it holds no id of its own, so it gets that of its file."""
-    value = unpack(payload, where=where)
-    record = as_array(value, "the transaction log", where=where, sizes=(7, 8))
-    items = record[-7:]
-    if len(record) > len(items):
-        check_version(record[0], where=where)
-    new_groups, new_arrays, deleted_groups, deleted_arrays, attributes, zarr = (
-        _read_ids(item, where) for item in items[:6]
-    )
-    chunks = _read_chunks(items[6], where)
+    memory = memory or Purse(len(payload), where=where)
+    memory.check(len(payload))
+    with Reader(payload, where=where, memory=memory) as reader:
+        count = reader.array()
+        if count not in (7, 8):
+            raise FormatError(f"{where}: the transaction log has {count} items, expected 7 or 8")
+        for _ in range(count - 7):
+            check_version(reader.value(), where=where)
+        new_groups, new_arrays, deleted_groups, deleted_arrays, attributes, zarr = (
+            _read_ids(reader, where) for _ in range(6)
+        )
+        chunks = _read_chunks(reader, where)
     updated = (attributes | zarr) - new_groups - new_arrays
     return TransactionLog(
         id=expected,
@@ -69,31 +78,43 @@ def encode_log(log: TransactionLog) -> bytes:
     return pack_array([*map(_pack_ids, groups), _pack_ids(log.updated_arrays), pack_map(chunks)])
 
 
-def _read_ids(value: Value, where: str) -> frozenset[NodeId]:
-    items = as_array(value, "a list of nodes", where=where)
-    return frozenset(decode_node_id(item, where=where) for item in items)
+def _read_ids(reader: Reader, where: str) -> frozenset[NodeId]:
+    return frozenset(
+        decode_node_id(reader.value(), where=where) for _ in range(reader.array(_ID_MEMORY))
+    )
 
 
 def _pack_ids(nodes: frozenset[NodeId]) -> bytes:
     return pack_array([encode_id(node) for node in sorted(nodes)])
 
 
-def _read_chunks(value: Value, where: str) -> dict[NodeId, Coordinates]:
-    chunks = {
-        decode_node_id(node, where=where): _read_coordinates(rows, where)
-        for node, rows in as_pairs(value, "the updated chunks", where=where)
-        if rows != ()
-    }
+def _read_chunks(reader: Reader, where: str) -> dict[NodeId, Coordinates]:
+    chunks: dict[NodeId, Coordinates] = {}
+    for _ in range(reader.map()):
+        node = decode_node_id(reader.value(), where=where)
+        rows = reader.array(_COORDINATE_MEMORY)
+        if rows:
+            chunks[node] = _read_coordinates(reader, rows, where)
     return {node: chunks[node] for node in sorted(chunks)}
 
 
-def _read_coordinates(value: Value, where: str) -> Coordinates:
+def _read_coordinates(reader: Reader, count: int, where: str) -> Coordinates:
     """Sorted coordinates. Where a writer bug mixed ranks, those of the commonest rank."""
-    items = as_array(value, "the updated chunks of an array", where=where)
-    rows: Sequence[Array] = typed(items, tuple, "a list of coordinates", where)
-    ((rank, count),) = Counter(map(len, rows)).most_common(1)
-    flat = [number for row in rows if len(row) == rank for number in row]
-    index = numbers(flat, np.uint32, "a coordinate", where).reshape(count, rank)
+    ranks: dict[int, list[Coordinates]] = {}
+    for start in range(0, count, _ROWS_AT_ONCE):
+        items = [reader.value() for _ in range(min(_ROWS_AT_ONCE, count - start))]
+        rows: Sequence[Array] = typed(items, tuple, "a list of coordinates", where)
+        for rank in sorted(set(map(len, rows))):
+            flat = [number for row in rows if len(row) == rank for number in row]
+            reader.memory.charge(4 * len(flat))
+            index = numbers(flat, np.uint32, "a coordinate", where)
+            ranks.setdefault(rank, []).append(index.reshape(-1, rank) if rank else _points(rows))
+    index = np.concatenate(max(ranks.values(), key=lambda parts: sum(map(len, parts))))
     (keys,) = sort_keys(index)
     _, first = np.unique(keys, return_index=True)
     return index[first]
+
+
+def _points(rows: Sequence[Array]) -> Coordinates:
+    """The coordinates without numbers among `rows`, which arrays without dimensions have."""
+    return np.zeros((sum(not row for row in rows), 0), np.uint32)

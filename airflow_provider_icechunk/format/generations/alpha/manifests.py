@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
 from airflow_provider_icechunk.format.generations.alpha.rows import pack_rows
@@ -55,14 +56,16 @@ _MAX_RANK = 255
 _T = TypeVar("_T")
 
 
-def decode_manifest(payload: bytes, expected: ManifestId, *, where: str) -> Manifest:
+def decode_manifest(
+    payload: bytes, expected: ManifestId, *, where: str, memory: Purse | None = None
+) -> Manifest:
     """The manifest in an unpacked payload, rows in order."""
-    regular = scan_manifest(payload)
+    regular = scan_manifest(payload, memory)
     if regular is not None:
         identity, arrays = regular
         _check_id(ManifestId(identity), expected, where)
         return Manifest(expected, {node: arrays[node] for node in sorted(arrays)})
-    value = unpack(payload, where=where)
+    value = unpack(payload, where=where, memory=memory)
     items = as_array(value, "the manifest", where=where, sizes=(2, 3, 4))
     if len(items) > 2:
         check_version(items[0], where=where)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
 
@@ -32,6 +33,9 @@ _NIL = 0xC0
 _LONGEST = 16
 """No constant or number reaches further than this beyond where it begins."""
 _INVALID = 255
+_BLOCK = 1 << 20
+_ROW_MEMORY = 73
+"""What a reference of two dimensions takes in columns."""
 
 Positions = NDArray[np.int64]
 
@@ -97,19 +101,23 @@ class _Payload:
         return at
 
 
-def scan_manifest(payload: bytes) -> tuple[bytes, dict[NodeId, tuple[ChunkRefs, ...]]] | None:
+def scan_manifest(
+    payload: bytes, memory: Purse | None = None
+) -> tuple[bytes, dict[NodeId, tuple[ChunkRefs, ...]]] | None:
     """The id inside a manifest and its references by node; `None` if it is not regular."""
     if len(payload) < _SMALL or payload[:1] != b"\x92":
         return None
     try:
-        return _scan(payload)
+        return _scan(payload, memory or Purse(len(payload), where="a manifest"))
     except _IrregularError:
         return None
 
 
-def _scan(payload: bytes) -> tuple[bytes, dict[NodeId, tuple[ChunkRefs, ...]]]:
+def _scan(payload: bytes, memory: Purse) -> tuple[bytes, dict[NodeId, tuple[ChunkRefs, ...]]]:
+    _require(len(payload) <= memory.left)
     padded = _Payload(np.frombuffer(payload + bytes(_LONGEST), np.uint8), len(payload))
     kinds, openers = _find_openers(padded)
+    memory.charge(_ROW_MEMORY * len(openers))
     identity, at = _read_id(payload, 1, OBJECT_ID_SIZE)
     nodes, at = _read_map_header(payload, at)
     _require(nodes * _ROWS_PER_ARRAY <= len(openers))
@@ -129,7 +137,16 @@ def _scan(payload: bytes) -> tuple[bytes, dict[NodeId, tuple[ChunkRefs, ...]]]:
 
 def _find_openers(payload: _Payload) -> tuple[NDArray[np.uint8], Positions]:
     """Where references open, in order, and of which kind they are."""
-    candidates = np.flatnonzero(payload.octets[: payload.size] == 0x81)
+    kinds, openers = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
+    for start in range(0, payload.size, _BLOCK):
+        found, at = _openers_in(payload, start, min(start + _BLOCK, payload.size))
+        kinds.append(found)
+        openers.append(at)
+    return np.concatenate(kinds), np.concatenate(openers)
+
+
+def _openers_in(payload: _Payload, start: int, stop: int) -> tuple[NDArray[np.uint8], Positions]:
+    candidates = np.flatnonzero(payload.octets[start:stop] == 0x81) + start
     kinds = np.zeros(len(candidates), np.uint8)
     second = payload.octets[candidates + 1]
     for kind, opener in _OPENERS.items():

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.alpha.scalars import (
     check_flags,
@@ -95,7 +96,7 @@ def decode_snapshot(
 
     `outside` has the attributes that are in files of their own.
     """
-    record = _read_record(payload, where)
+    record = _read_record(payload, where, outside.memory)
     if record.id != expected and not record.may_be_misnamed:
         raise FormatError(f"{where}: says it is snapshot {encode_base32(record.id)}")
     nodes = _read_nodes(record.nodes, where, outside)
@@ -111,9 +112,9 @@ def decode_snapshot(
     )
 
 
-def embedded_id(payload: bytes | memoryview, *, where: str) -> SnapshotId:
+def embedded_id(payload: bytes | memoryview, *, where: str, memory: Purse) -> SnapshotId:
     """The id that is written inside a snapshot, whatever its file is called."""
-    return _read_record(payload, where).id
+    return _read_record(payload, where, memory).id
 
 
 def encode_snapshot(snapshot: Snapshot, outside: Writing) -> bytes:
@@ -138,8 +139,8 @@ def encode_snapshot(snapshot: Snapshot, outside: Writing) -> bytes:
     )
 
 
-def _read_record(payload: bytes | memoryview, where: str) -> _Record:
-    value = unpack(payload, where=where)
+def _read_record(payload: bytes | memoryview, where: str, memory: Purse) -> _Record:
+    value = unpack(payload, where=where, memory=memory)
     record = as_array(value, "the snapshot", where=where, sizes=(_LAST, _SECOND, _FIRST))
     if len(record) == _LAST:
         return _read_last(record, where)
@@ -339,9 +340,11 @@ def encode_attributes(identity: AttributesId, rows: Rows) -> bytes:
     return pack_array([encode_id(identity), pack_array([pack(row) for row in rows])])
 
 
-def decode_attributes(payload: bytes | memoryview, expected: AttributesId, where: str) -> Rows:
+def decode_attributes(
+    payload: bytes | memoryview, expected: AttributesId, where: str, memory: Purse
+) -> Rows:
     """The rows of an attributes file."""
-    value = unpack(payload, where=where)
+    value = unpack(payload, where=where, memory=memory)
     identity, rows = as_array(value, "the attributes file", where=where, sizes=(2,))
     if AttributesId(decode_manifest_id(identity, where=where)) != expected:
         raise FormatError(f"{where}: says it is another file")

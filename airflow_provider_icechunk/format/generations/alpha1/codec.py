@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.generations.alpha1 import development, manifests, snapshots
 from airflow_provider_icechunk.format.generations.alpha1.snapshots import Past
@@ -50,9 +51,10 @@ class Alpha1Codec:
         Early software stored first snapshots under another id than the one inside; such a file gets
         the id of its name.
         """
-        document, limit = self._snapshot(data, where), self._limits.other_bytes
-        reading = self._attributes.reading(self._decode_attributes, limit=limit)
-        snapshot, past = snapshots.read_snapshot(document, where=where, outside=reading)
+        with Purse(len(data), where=where) as purse:
+            document = self._snapshot(data, where)
+            reading = self._attributes.reading(self._decode_attributes, purse)
+            snapshot, past = snapshots.read_snapshot(document, where=where, outside=reading)
         if snapshot.id != expected:
             misnamed = development.is_message_pack(data) and snapshot.parent_id is None
             if not misnamed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
@@ -47,10 +48,11 @@ class DraftCodec:
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`, with what the state says of it."""
         limit = self._limits.other_bytes
-        reading = self._attributes.reading(self._decode_attributes, limit=limit)
-        structure = _structures().decode_structure(
-            data, self._layout, where=where, limit=limit, outside=reading
-        )
+        with Purse(len(data), where=where) as purse:
+            reading = self._attributes.reading(self._decode_attributes, purse)
+            structure = _structures().decode_structure(
+                data, self._layout, where=where, limit=limit, outside=reading
+            )
         self._attributes.finish(expected, reading)
         facts, entry = structure.facts, self._entry(expected, structure.facts is None)
         if facts is not None and facts.id != expected:
@@ -95,18 +97,19 @@ class DraftCodec:
     def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
         del expected
         limit = self._limits.other_bytes
-        rows: Rows = _structures().decode_attributes(data, where=where, limit=limit)
+        with Purse(len(data), where=where) as purse:
+            rows: Rows = _structures().decode_attributes(
+                data, where=where, limit=limit, memory=purse
+            )
         return rows
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The inventory in the file `where`; the file says no id that could be checked."""
-        manifest: Manifest = _inventories().decode_inventory(
-            data,
-            expected,
-            self._layout.chunk_files,
-            where=where,
-            limit=self._limits.manifest_bytes,
-        )
+        limit = self._limits.manifest_bytes
+        with Purse(len(data), where=where) as purse:
+            manifest: Manifest = _inventories().decode_inventory(
+                data, expected, self._layout.chunk_files, where=where, limit=limit, memory=purse
+            )
         return manifest
 
     def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.generations.draft.documents import TOP
 from airflow_provider_icechunk.format.generations.draft.layout import FOREIGN, FileIds
 from airflow_provider_icechunk.format.generations.draft.structures import node_number
 from airflow_provider_icechunk.format.generations.draft.tables import (
     INVENTORY,
+    Cost,
     broken,
     read_table,
     write_table,
@@ -45,6 +47,7 @@ _NIBBLES[_HEX] = np.arange(16, dtype=np.uint8)
 _U32 = (1 << 32) - 1
 _TOP_OFFSET = np.uint64((1 << 63) - 1 - _U32)
 _LARGEST_COLUMN = (1 << 31) - 1
+_COST = Cost(row=200, value=8)
 
 
 def encode_inventory(manifest: Manifest, files: FileIds, *, level: int) -> bytes:
@@ -90,10 +93,16 @@ def check_references(refs: ChunkRefs) -> None:
 
 
 def decode_inventory(
-    data: bytes, identity: ManifestId, files: FileIds, *, where: str, limit: int
+    data: bytes,
+    identity: ManifestId,
+    files: FileIds,
+    *,
+    where: str,
+    limit: int,
+    memory: Purse,
 ) -> Manifest:
     """The references of a file in columns, everything checked; `files` learns foreign names."""
-    table, notes = read_table(data, INVENTORY, where=where, limit=limit)
+    table, notes = read_table(data, INVENTORY, where=where, limit=limit, cost=_COST, memory=memory)
     try:
         return _Reader(table.combine_chunks(), notes.get(_NOTE), files, where).manifest(identity)
     except (pa.ArrowException, ValueError, OverflowError, TypeError, MemoryError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
@@ -33,6 +34,7 @@ from airflow_provider_icechunk.format.generations.draft.layout import DraftLayou
 from airflow_provider_icechunk.format.generations.draft.tables import (
     ATTRIBUTES,
     STRUCTURE,
+    Cost,
     broken,
     read_table,
     write_table,
@@ -60,6 +62,8 @@ from airflow_provider_icechunk.format.zarr_metadata import MAX_DOCUMENT, ArrayDo
 _NOTE = "icechunk.snapshot"
 _NOTE_LIMIT = 64 << 20
 _U32 = (1 << 32) - 1
+_NODES = Cost(row=1000, value=100)
+_DOCUMENTS = Cost(row=500, value=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,9 @@ def decode_structure(
     data: bytes, layout: DraftLayout, *, where: str, limit: int, outside: Reading
 ) -> Structure:
     """The nodes of a file, everything checked; `outside` has attributes that are in other files."""
-    table, notes = read_table(data, STRUCTURE, where=where, limit=limit)
+    table, notes = read_table(
+        data, STRUCTURE, where=where, limit=limit, cost=_NODES, memory=outside.memory
+    )
     try:
         records = table.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
@@ -129,9 +135,11 @@ def encode_attributes(rows: Rows, *, level: int) -> bytes:
     return write_table(pa.table({"attrs": texts}, schema=ATTRIBUTES), {}, level=level)
 
 
-def decode_attributes(data: bytes, *, where: str, limit: int) -> Rows:
+def decode_attributes(data: bytes, *, where: str, limit: int, memory: Purse) -> Rows:
     """The rows of an attributes file."""
-    table, _ = read_table(data, ATTRIBUTES, where=where, limit=limit)
+    table, _ = read_table(
+        data, ATTRIBUTES, where=where, limit=limit, cost=_DOCUMENTS, memory=memory
+    )
     try:
         texts = table.column("attrs").to_pylist()
     except (pa.ArrowException, ValueError, KeyError, OverflowError, MemoryError) as error:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.generations.draft.pages import survey
 
 _MAGIC = b"PAR1"
 _DIGEST = "apic.digest"
 _ARROW = b"ARROW:schema"
 _MOST_ROWS = 1 << 32
 _BATCH = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Memory that reading takes beside the texts themselves."""
+
+    row: int
+    value: int
+
+
 _BROKEN = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError)
 
 
@@ -141,21 +155,24 @@ def _digest(table: Any, notes: Mapping[str, str]) -> str:
     return found.hexdigest()
 
 
-def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any, dict[str, str]]:
+def read_table(
+    data: bytes, schema: Any, *, where: str, limit: int, cost: Cost, memory: Purse
+) -> tuple[Any, dict[str, str]]:
     """The columns of `schema` in a Parquet file, of any type, and the notes of its footer.
 
-    What unpacks to more than `limit` bytes is refused, as far as it got; a column that repeats one
-    value a billion times costs its batches and no more.
+    `memory` pays, by the `cost` of rows and values, before anything is unpacked. Long values that
+    many rows share are measured while they are still shared.
     """
     if data[: len(_MAGIC)] != _MAGIC:
         raise FormatError(f"{where}: not a Parquet file (the first {len(_MAGIC)} bytes are wrong)")
     try:
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        file = _opened(data)
         _check_claims(file.metadata, limit, where)
         names = [field.name for field in schema if field.name in file.schema_arrow.names]
         missing = [f.name for f in schema if f.name not in names and not f.nullable]
         if missing:
             raise FormatError(f"{where}: has no column {missing[0]!r}")
+        _pay(data, file.metadata, names, cost, memory, where)
         batches, total = [], 0
         for batch in file.iter_batches(_batch_size(file.metadata, data, limit), columns=names):
             total += batch.nbytes
@@ -172,6 +189,51 @@ def read_table(data: bytes, schema: Any, *, where: str, limit: int) -> tuple[Any
         return table, notes
     except _BROKEN as error:
         raise broken(where, error) from None
+
+
+def _opened(data: bytes, dictionaries: list[str] | None = None) -> Any:
+    """A file whose footer cannot announce more than it has room for."""
+    return pq.ParquetFile(
+        pa.BufferReader(data),
+        read_dictionary=dictionaries,
+        page_checksum_verification=True,
+        thrift_string_size_limit=max(len(data), 1),
+        thrift_container_size_limit=max(len(data), 1),
+    )
+
+
+def _pay(
+    data: bytes, metadata: Any, names: list[str], cost: Cost, memory: Purse, where: str
+) -> None:
+    """Pay for rows, values and texts; nothing but headers of pages and dictionaries is read."""
+    pages = [one for one in survey(data, where=where) if _is_below(one.path, names)]
+    memory.charge(cost.row * metadata.num_rows + cost.value * sum(one.values for one in pages))
+    memory.charge(sum(one.unpacked for one in pages))
+    texts = [one for one in pages if one.holds_bytes]
+    worst = sum(one.values * (one.unpacked if one.shares else one.largest) for one in texts)
+    if worst <= memory.left:
+        return
+    if any(one.shares and one.values * one.unpacked > memory.left for one in texts):
+        raise memory.refusal()
+    file = _opened(data, [one.path for one in texts])
+    for batch in file.iter_batches(_BATCH, columns=names):
+        memory.charge(sum(_shared_bytes(column) for column in batch.columns))
+
+
+def _is_below(path: str, names: list[str]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in names)
+
+
+def _shared_bytes(column: Any) -> int:
+    """What texts that are kept once take when every row gets its own."""
+    if pa.types.is_dictionary(column.type):
+        sizes = pc.binary_length(column.dictionary)
+        return int(pc.sum(sizes.take(column.indices)).as_py() or 0)
+    if pa.types.is_struct(column.type):
+        return sum(_shared_bytes(part) for part in column.flatten())
+    if hasattr(column, "values"):
+        return _shared_bytes(column.flatten())
+    return 0
 
 
 def broken(where: str, error: Exception) -> FormatError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_icechunk import __version__
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.base import (
@@ -53,14 +54,17 @@ class V1Codec:
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The manifest in the file `where`, with orders, ranks and bounds checked."""
-        payload = self._open(data, FileType.MANIFEST, where)
-        manifest = manifests.decode(payload, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.MANIFEST, where, purse)
+            manifest = manifests.decode(payload, where=where, memory=purse)
         _check_identity(manifest.id, expected, where)
         return manifest
 
     def search_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> ManifestSearch:
         """The same for whoever wants single references."""
-        search = ManifestSearch(self._open(data, FileType.MANIFEST, where), where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.MANIFEST, where, purse)
+            search = ManifestSearch(payload, where=where, memory=purse)
         _check_identity(search.id, expected, where)
         return search
 
@@ -70,8 +74,9 @@ class V1Codec:
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
         """The transaction log in the file `where`."""
-        payload = self._open(data, FileType.TRANSACTION_LOG, where)
-        log = logs.decode(payload, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.TRANSACTION_LOG, where, purse)
+            log = logs.decode(payload, where=where, memory=purse)
         _check_identity(log.id, expected, where)
         return log
 
@@ -80,15 +85,16 @@ class V1Codec:
         return _seal(FileType.TRANSACTION_LOG, logs.encode(log), level)
 
     def _snapshot(self, data: bytes, expected: SnapshotId, where: str, *, glance: bool) -> Snapshot:
-        payload = self._open(data, FileType.SNAPSHOT, where)
-        snapshot = snapshots.decode(payload, where=where, glance=glance)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.SNAPSHOT, where, purse)
+            snapshot = snapshots.decode(payload, where=where, glance=glance, memory=purse)
         _check_identity(snapshot.id, expected, where)
         return snapshot
 
-    def _open(self, data: bytes, file_type: FileType, where: str) -> bytes:
+    def _open(self, data: bytes, file_type: FileType, where: str, purse: Purse) -> bytes:
         limits = self._limits
         limit = limits.manifest_bytes if file_type is FileType.MANIFEST else limits.other_bytes
-        opened = envelope.unpack(data, where=where, expected=file_type, limit=limit)
+        opened = envelope.unpack(data, where=where, expected=file_type, limit=limit, purse=purse)
         if opened.spec_version != SPEC_VERSION:
             raise UnsupportedError(
                 f"{where}: a file of format generation `2`; open the repository as generation `2`"

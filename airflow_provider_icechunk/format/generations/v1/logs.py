@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
 from airflow_provider_icechunk.format.names import check_node_path
@@ -32,9 +33,9 @@ _ARRAY_CHUNKS = Shape(16, (8, 4))
 _INDICES = Shape(8, (4,))
 
 
-def decode(payload: bytes, *, where: str) -> TransactionLog:
+def decode(payload: bytes, *, where: str, memory: Purse | None = None) -> TransactionLog:
     """The log in a payload."""
-    buffer = Buffer(payload, where=where)
+    buffer = Buffer(payload, where=where, memory=memory)
     root = buffer.root(IDENTIFIER)
     chunks: dict[NodeId, Coordinates] = {}
     for table in root.tables(7):

@@ -9,9 +9,11 @@ to `decode`, which every other use of a manifest goes through.
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.format.generations.v1 import manifests
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, ManifestId, NodeId
 from airflow_provider_icechunk.format.order import Index
@@ -30,14 +32,20 @@ class ManifestSearch:
     """A manifest that is unpacked but not decoded."""
 
     def __init__(
-        self, payload: bytes, *, where: str, unpack: manifests.Unpack | None = None
+        self,
+        payload: bytes,
+        *,
+        where: str,
+        unpack: manifests.Unpack | None = None,
+        memory: Purse | None = None,
     ) -> None:
         self._payload = payload
+        self._memory = memory
         self._where = where
         self._unpack = unpack
         self._decoding = threading.Lock()
         self._decoded: Manifest | None = None
-        buffer = Buffer(payload, where=where)
+        buffer = Buffer(payload, where=where, memory=memory)
         root = buffer.root(manifests.IDENTIFIER)
         self.id = ManifestId(root.fixed(0, OBJECT_ID_SIZE))
         self._vectors: dict[NodeId, tuple[int, int]] = {}
@@ -79,9 +87,10 @@ class ManifestSearch:
         """All of it, with orders, ranks and bounds checked."""
         with self._decoding:
             if self._decoded is None:
-                self._decoded = manifests.decode(
-                    self._payload, where=self._where, unpack=self._unpack
-                )
+                with self._memory or nullcontext() as purse:
+                    self._decoded = manifests.decode(
+                        self._payload, where=self._where, unpack=self._unpack, memory=purse
+                    )
             return self._decoded
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import UnsupportedError
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, ManifestId, NodeId
 from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, sort_keys
@@ -33,10 +34,16 @@ _ROOT_SLOTS = 4
 """How many slots of each table this version knows; later ones belong to newer writers."""
 
 _TOP_NUMBER = np.uint64(1 << 63)
+_COLUMNS_MEMORY = 48
+_JOINED_MEMORY = 65
+"""What the columns of a reference take, beside its coordinates, if it has a few or all of them."""
 
 Spans = NDArray[np.uint64]
-Unpack = Callable[[bytes, Spans, bytes, str], tuple[bytes, Spans]]
-"""Texts of the frames at spans of a payload, given a dictionary; and the span of each text."""
+Unpack = Callable[[bytes, Spans, bytes, str, Callable[[int], None]], tuple[bytes, Spans]]
+"""Texts of the frames at spans of a payload, given a dictionary; and the span of each text.
+
+The last argument is told how much memory the texts will take.
+"""
 
 
 class _Locations:
@@ -59,7 +66,9 @@ class _Locations:
             self.buffer.fail("a location is compressed with a dictionary that is not there")
         frames = _span(batch, COMPRESSED_LOCATION, text=False)
         data = self.buffer.data
-        texts, spans = self._unpack(data, frames, self._dictionary, self.buffer.where)
+        texts, spans = self._unpack(
+            data, frames, self._dictionary, self.buffer.where, self.buffer.hold
+        )
         spans = spans + np.uint64(self.buffer.size + len(self.texts))
         self.texts += texts
         return spans
@@ -68,6 +77,7 @@ class _Locations:
         """The manifest over the payload and the unpacked texts."""
         if not self.texts:
             return manifest
+        self.buffer.hold(self.buffer.size + len(self.texts))
         heap = self.buffer.data + self.texts
         arrays = {
             identity: tuple(replace(refs, heap=heap) for refs in parts)
@@ -76,9 +86,11 @@ class _Locations:
         return replace(manifest, arrays=arrays)
 
 
-def decode(payload: bytes, *, where: str, unpack: Unpack | None = None) -> Manifest:
+def decode(
+    payload: bytes, *, where: str, unpack: Unpack | None = None, memory: Purse | None = None
+) -> Manifest:
     """The manifest in a payload; `unpack` reads locations that are compressed."""
-    buffer = Buffer(payload, where=where)
+    buffer = Buffer(payload, where=where, memory=memory)
     root = buffer.root(IDENTIFIER)
     locations = _Locations(root, unpack)
     arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
@@ -110,6 +122,8 @@ def _references(table: Table, locations: _Locations) -> tuple[ChunkRefs | None, 
         return None, False
     if len({part.ndim for _, part in parts}) != 1:
         buffer.fail("chunk coordinates of one array have different lengths")
+    if len(parts) > 1:
+        buffer.hold(len(at) * (_JOINED_MEMORY + 4 * parts[0][1].ndim))
     refs = parts[0][1] if len(parts) == 1 else _joined(len(at), parts)
     (keys,) = sort_keys(refs.index)
     if not bool(np.all(np.less(keys[:-1], keys[1:]))):
@@ -133,6 +147,7 @@ def _check_numbers(buffer: Buffer, refs: ChunkRefs) -> None:
 
 def _batch(batch: Batch, locations: _Locations) -> ChunkRefs:
     """References of one layout, which all are of one kind."""
+    batch.buffer.hold(_COLUMNS_MEMORY * len(batch.at))
     index = batch.coordinates(INDEX, most=MAX_RANK)
     if batch.has(CHUNK_ID):
         return _native(batch, index)

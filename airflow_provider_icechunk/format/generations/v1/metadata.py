@@ -6,18 +6,21 @@ from typing import Any
 
 import msgpack
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+from airflow_provider_icechunk.format.wire.messagepack import measure
 
 MAX_VALUE = 1 << 20
 """Longest encoded value."""
 MAX_DEPTH = 32
 
 
-def decode_value(data: bytes, *, where: str) -> Any:
+def decode_value(data: bytes, where: str, memory: Purse | None = None) -> Any:
     """The JSON value in `data`."""
     if len(data) > MAX_VALUE:
         raise FormatError(f"{where}: a metadata value has {len(data)} bytes, too many")
     try:
+        measure(data, memory, where=f"{where}: a metadata value")
         value = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
         raise FormatError(f"{where}: a metadata value is not one MessagePack value") from None

@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.format.deferred import Deferred
 from airflow_provider_icechunk.format.generations.v1.metadata import decode_value, encode_value
@@ -40,6 +41,7 @@ from airflow_provider_icechunk.format.snapshot import (
 )
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer
+from airflow_provider_icechunk.format.wire.messagepack import measure
 from airflow_provider_icechunk.format.zarr_metadata import (
     MAX_RANK,
     GroupDocument,
@@ -50,6 +52,9 @@ from airflow_provider_icechunk.format.zarr_metadata import (
 IDENTIFIER = b"Ichk"
 
 MAX_COUNT = (1 << 32) - 1
+_FILE_MEMORY = 400
+_NODE_MEMORY = 400
+"""What a manifest file and a node take as objects of Python, beside what is read for them."""
 _ARRAY, _GROUP = 1, 2
 _INLINE_ATTRIBUTES = 1
 
@@ -99,28 +104,33 @@ _SHAPES = (
 class Dialect:
     """What differs between the snapshot files of generations `1` and `2`."""
 
-    decode_value: Callable[[bytes, str], Any]
+    decode_value: Callable[[bytes, str, Purse | None], Any]
     encode_value: Callable[[str, Any], bytes]
     newer: bool
     """Generation `2`: no parent, shapes and manifest files in tables of their own."""
 
 
-DIALECT = Dialect(lambda data, where: decode_value(data, where=where), encode_value, newer=False)
+DIALECT = Dialect(decode_value, encode_value, newer=False)
 
 
 def decode(
-    payload: bytes, *, where: str, dialect: Dialect = DIALECT, glance: bool = False
+    payload: bytes,
+    *,
+    where: str,
+    dialect: Dialect = DIALECT,
+    glance: bool = False,
+    memory: Purse | None = None,
 ) -> Snapshot:
     """The snapshot in a payload; at a `glance` its tree waits until somebody looks into it."""
-    buffer = Buffer(payload, where=where)
+    buffer = Buffer(payload, where=where, memory=memory)
     root = buffer.root(IDENTIFIER)
     parent = None if dialect.newer else root.fixed_or_none(1, OBJECT_ID_SIZE)
     nodes: Mapping[str, Node]
     files: Mapping[ManifestId, ManifestFile]
     if glance:
-        nodes = Deferred(root.count(2), lambda: _nodes(root, dialect))
+        nodes = Deferred(root.count(2), lambda: _nodes(root, dialect), memory)
         files = Deferred(
-            root.count(_files_slot(root, dialect)), lambda: _manifest_files(root, dialect)
+            root.count(_files_slot(root, dialect)), lambda: _manifest_files(root, dialect), memory
         )
     else:
         nodes, files = _nodes(root, dialect), _manifest_files(root, dialect)
@@ -129,7 +139,7 @@ def decode(
         parent_id=None if parent is None else SnapshotId(parent),
         flushed_at=root.u64(3),
         message=root.text(4),
-        metadata=_metadata(root, where, dialect),
+        metadata=_metadata(root, where, dialect, memory),
         nodes=nodes,
         manifest_files=files,
     )
@@ -166,9 +176,9 @@ def _nodes(root: Table, dialect: Dialect) -> dict[str, Node]:
     return by_path
 
 
-def _metadata(root: Table, where: str, dialect: Dialect) -> Metadata:
+def _metadata(root: Table, where: str, dialect: Dialect, memory: Purse | None) -> Metadata:
     items = root.tables(5)
-    return {item.text(0): dialect.decode_value(item.blob(1), where) for item in items}
+    return {item.text(0): dialect.decode_value(item.blob(1), where, memory) for item in items}
 
 
 def _files_slot(root: Table, dialect: Dialect) -> int:
@@ -181,8 +191,10 @@ def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestF
             (ManifestId(info.fixed(0, OBJECT_ID_SIZE)), info.u64(1), info.u32(2))
             for info in root.tables(7)
         )
+        root.buffer.hold(len(files) * _FILE_MEMORY)
     else:
         rows = root.structs(6, _MANIFEST_FILE, 8)
+        root.buffer.hold(len(rows) * _FILE_MEMORY)
         files = sorted(
             zip(
                 (ManifestId(bytes(identity)) for identity in rows["id"]),
@@ -198,6 +210,7 @@ def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestF
 
 
 def _node(table: Table, unreleased: bool) -> Node:
+    table.buffer.hold(_NODE_MEMORY)
     identity = NodeId(table.fixed(0, NODE_ID_SIZE))
     path = table.text(1)
     try:
@@ -290,6 +303,7 @@ def _unreleased_node(table: Table, identity: NodeId, path: str) -> Node:
 
 def _early_value(data: bytes, table: Table) -> Any:
     try:
+        measure(data, table.buffer.memory, where=table.buffer.where)
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
         return table.buffer.fail("the metadata of a node is not one MessagePack value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.config import LocationCompression
@@ -66,15 +67,17 @@ class V2Codec:
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
         """The manifest in the file `where`, with orders, ranks and bounds checked."""
-        opened = self._open(data, FileType.MANIFEST, where)
-        manifest = manifests.decode(opened.payload, where=where, unpack=unpack_frames)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.MANIFEST, where, purse).payload
+            manifest = manifests.decode(payload, where=where, unpack=unpack_frames, memory=purse)
         _check_identity(manifest.id, expected, where)
         return manifest
 
     def search_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> ManifestSearch:
         """The same for whoever wants single references."""
-        payload = self._open(data, FileType.MANIFEST, where).payload
-        search = ManifestSearch(payload, where=where, unpack=unpack_frames)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.MANIFEST, where, purse).payload
+            search = ManifestSearch(payload, where=where, unpack=unpack_frames, memory=purse)
         _check_identity(search.id, expected, where)
         return search
 
@@ -89,17 +92,22 @@ class V2Codec:
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
         """The transaction log in the file `where`."""
-        log = logs.decode(self._open(data, FileType.TRANSACTION_LOG, where).payload, where=where)
+        with Purse(len(data), where=where) as purse:
+            payload = self._open(data, FileType.TRANSACTION_LOG, where, purse).payload
+            log = logs.decode(payload, where=where, memory=purse)
         _check_identity(log.id, expected, where)
         return log
 
     def _snapshot(self, data: bytes, expected: SnapshotId, where: str, *, glance: bool) -> Snapshot:
-        opened = self._open(data, FileType.SNAPSHOT, where)
-        newer = opened.spec_version == SPEC_VERSION
-        dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
-        snapshot = snapshots.decode(opened.payload, where=where, dialect=dialect, glance=glance)
-        _check_identity(snapshot.id, expected, where)
-        found = unknown_field(opened.payload, where=where) if newer else None
+        with Purse(len(data), where=where) as purse:
+            opened = self._open(data, FileType.SNAPSHOT, where, purse)
+            newer = opened.spec_version == SPEC_VERSION
+            dialect = SNAPSHOT_DIALECT if newer else snapshots.DIALECT
+            snapshot = snapshots.decode(
+                opened.payload, where=where, dialect=dialect, glance=glance, memory=purse
+            )
+            _check_identity(snapshot.id, expected, where)
+            found = unknown_field(opened.payload, where=where, memory=purse) if newer else None
         if found is not None and len(self._unknown) < _REMEMBERED:
             self._unknown[expected] = found
         return snapshot
@@ -108,10 +116,12 @@ class V2Codec:
         """A whole file."""
         return seal(FileType.TRANSACTION_LOG, logs.encode(log, newer=True), level)
 
-    def _open(self, data: bytes, file_type: FileType, where: str) -> envelope.Envelope:
+    def _open(
+        self, data: bytes, file_type: FileType, where: str, purse: Purse
+    ) -> envelope.Envelope:
         limits = self._limits
         limit = limits.manifest_bytes if file_type is FileType.MANIFEST else limits.other_bytes
-        return envelope.unpack(data, where=where, expected=file_type, limit=limit)
+        return envelope.unpack(data, where=where, expected=file_type, limit=limit, purse=purse)
 
 
 def seal(file_type: FileType, payload: bytearray, level: int) -> bytes:

@@ -6,6 +6,7 @@ not say is unpacked by itself under the same limit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,27 +29,37 @@ MAX_LOCATION = 1024
 """Longest location that official readers accept, in bytes."""
 MAX_DICTIONARY = 1 << 20
 _MAX_TOTAL = 1 << 30
+_ROW_MEMORY = 48
+_FRAME_MEMORY = 120
+"""What a reference, and a frame that several of them may share, take until it is unpacked."""
 _MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
 _LONGEST_HEADER = 18
 _ID_SIZES = np.array([0, 1, 2, 4], np.int64)
 
 
 def unpack_frames(
-    payload: bytes, spans: NDArray[np.uint64], dictionary: bytes, where: str
+    payload: bytes,
+    spans: NDArray[np.uint64],
+    dictionary: bytes,
+    where: str,
+    hold: Callable[[int], None] = lambda _: None,
 ) -> tuple[bytes, NDArray[np.uint64]]:
     """The texts in the frames at `spans`, one after the other, and the span of each.
 
-    Equal spans are unpacked once.
+    Equal spans are unpacked once. `hold` is told how much memory that takes, before it is taken.
     """
     if len(dictionary) > MAX_DICTIONARY:
         raise FormatError(f"{where}: its location dictionary has {len(dictionary)} bytes")
+    hold(_ROW_MEMORY * len(spans))
     distinct, inverse = np.unique(spans, axis=0, return_inverse=True)
+    hold(_FRAME_MEMORY * len(distinct))
     sizes = _declared_sizes(payload, distinct.astype(np.int64), where)
     if int(sizes.sum()) > _MAX_TOTAL:
         raise FormatError(
             f"{where}: its locations unpack to more than {_MAX_TOTAL} bytes",
             kind=Kind.LIMIT_EXCEEDED,
         )
+    hold(2 * int(sizes.sum()))
     try:
         known = zstandard.ZstdCompressionDict(dictionary)
         unpacker = zstandard.ZstdDecompressor(dict_data=known)

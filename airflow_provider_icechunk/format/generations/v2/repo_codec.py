@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import UnsupportedError
 from airflow_provider_icechunk.format import envelope
 from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, FileType
@@ -56,9 +57,16 @@ _UPDATE_UNBACKED = Shape(28, (24, 4, 8))
 
 def decode_repo(data: bytes, *, where: str, limit: int = DEFAULT_LIMITS.other_bytes) -> RepoInfo:
     """The state in a `repo` object or a backup of one."""
-    opened = envelope.unpack(data, where=where, expected=FileType.REPO_INFO, limit=limit)
-    buffer = Buffer(opened.payload, where=where, generosity=_GENEROSITY)
-    root = buffer.root(IDENTIFIER)
+    with Purse(len(data), where=where) as purse:
+        opened = envelope.unpack(
+            data, where=where, expected=FileType.REPO_INFO, limit=limit, purse=purse
+        )
+        buffer = Buffer(opened.payload, where=where, generosity=_GENEROSITY, memory=purse)
+        return _repo(buffer)
+
+
+def _repo(buffer: Buffer) -> RepoInfo:
+    where, root = buffer.where, buffer.root(IDENTIFIER)
     if root.u8(0) != SPEC_VERSION:
         raise UnsupportedError(
             f"{where}: a repository of version {root.u8(0)} of the format; this package knows "
@@ -171,14 +179,14 @@ def _snapshot(
     offset = table.u32(1)
     if offset != _NO_PARENT and (offset >= len(ids) or ids[offset] == identity):
         table.buffer.fail(f"snapshot {encode_base32(identity)} has an impossible parent")
-    pruned = table.structs(5, f"V{OBJECT_ID_SIZE}", 1) if table.has(5) else ()
+    pruned = table.fixed_items(5, OBJECT_ID_SIZE) if table.has(5) else ()
     return SnapshotRecord(
         identity,
         None if offset == _NO_PARENT else ids[offset],
         table.u64(2),
         table.text(3),
         _items(table, 4),
-        tuple(SnapshotId(bytes(row)) for row in pruned),
+        tuple(map(SnapshotId, pruned)),
     )
 
 
@@ -210,7 +218,7 @@ def _refs(
 def _flags(root: Table, slot: int) -> tuple[int, ...] | None:
     if not root.has(slot):
         return None
-    return tuple(root.structs(slot, "<u2", 2).tolist())
+    return root.numbers(slot, "H")
 
 
 def _update(table: Table, unknown: list[str]) -> Update:

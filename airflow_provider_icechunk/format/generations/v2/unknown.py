@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.format.generations.v1.manifests import IDENTIFIER
 from airflow_provider_icechunk.format.wire.columns import batches
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer
@@ -11,9 +12,9 @@ _NODES, _NODE_SLOTS = 2, 5
 _MANIFESTS, _MANIFEST_SLOTS = 7, 3
 
 
-def unknown_field(payload: bytes, *, where: str) -> str | None:
+def unknown_field(payload: bytes, *, where: str, memory: Purse | None = None) -> str | None:
     """Where the first field is that this version does not know; `None` if it knows all."""
-    root = Buffer(payload, where=where).root(IDENTIFIER)
+    root = Buffer(payload, where=where, memory=memory).root(IDENTIFIER)
     if any(root.slots[_SNAPSHOT_SLOTS:]):
         return "a field of the snapshot"
     for slot, known, what in (

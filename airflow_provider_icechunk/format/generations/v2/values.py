@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_icechunk.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 from airflow_provider_icechunk.format.wire import flexbuffers
 from airflow_provider_icechunk.format.wire.flexbuffers import Json
@@ -10,11 +11,11 @@ MAX_VALUE = 1 << 20
 """Longest encoded value."""
 
 
-def decode_value(data: bytes, where: str) -> Json:
+def decode_value(data: bytes, where: str, memory: Purse | None = None) -> Json:
     """The JSON value in `data`."""
     if len(data) > MAX_VALUE:
         raise FormatError(f"{where}: a metadata value has {len(data)} bytes, too many")
-    return flexbuffers.decode(data, where=where)
+    return flexbuffers.decode(data, where=where, memory=memory)
 
 
 def encode_value(name: str, value: object) -> bytes:

@@ -1,0 +1,203 @@
+"""What the pages of a Parquet file say of themselves, read before anything of them is unpacked.
+
+The footer tells sizes as well, but nobody holds it to them: the reader of Parquet files allocates
+what the header of each page says. Headers and footer are Thrift in its compact form. They are read
+here and not by the library, which ends the process when asked about columns of a damaged footer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_icechunk.exceptions import FormatError
+
+_MAGIC = b"PAR1"
+_ROW_GROUPS, _COLUMNS, _COLUMN = 4, 1, 3
+_PATH, _DICTIONARY_OFFSET = 3, 11
+_CLAIMS = (1, 5, 7, 9)
+"""Of a column: its physical type, how many values, how many bytes, and where."""
+_TEXTS = (6, 7)
+_MOST_PAGES = 1 << 17
+_MOST_DEPTH = 8
+_LONGEST_HEADER = 1 << 16
+_BOOLEANS, _LISTS, _STRUCT, _BINARY, _DOUBLE, _BYTE = (1, 2), (9, 10), 12, 8, 7, 3
+_INTEGERS = (4, 5, 6)
+_DATA, _DICTIONARY, _DATA_2 = 5, 7, 8
+"""Fields of a page header that describe one kind of page; of each the first is a count."""
+_ENCODINGS = {_DATA: 2, _DICTIONARY: 2, _DATA_2: 4}
+_DELTA_BYTE_ARRAY = 7
+
+Fields = dict[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages of one column, of all row groups."""
+
+    path: str
+    holds_bytes: bool
+    values: int
+    """Values in data pages, gaps included."""
+    unpacked: int
+    """Bytes of all pages."""
+    largest: int
+    """Bytes of the largest page: no value is larger, unless values share their beginnings."""
+    shares: bool
+    """Whether values may share their beginnings."""
+
+
+def survey(data: bytes, *, where: str) -> list[Pages]:
+    """The pages of all columns of a file."""
+    size = int.from_bytes(data[-8:-4], "little")
+    start = len(data) - 8 - size
+    if start < 4 or data[-4:] != _MAGIC:
+        raise FormatError(f"{where}: it does not end as a Parquet file does")
+    footer, _ = _Thrift(data, start, len(data) - 8, where).read()
+    found: dict[str, Pages] = {}
+    for group in _items(footer, _ROW_GROUPS, where):
+        for column in _items(group, _COLUMNS, where):
+            pages = _column(data, column.get(_COLUMN), where)
+            known = found.get(pages.path)
+            found[pages.path] = pages if known is None else _joined(known, pages)
+    return list(found.values())
+
+
+def _items(fields: Fields, number: int, where: str) -> list[Fields]:
+    items = fields.get(number, [])
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise FormatError(f"{where}: its footer is damaged")
+    return items
+
+
+def _joined(one: Pages, other: Pages) -> Pages:
+    return Pages(
+        one.path,
+        one.holds_bytes,
+        one.values + other.values,
+        one.unpacked + other.unpacked,
+        max(one.largest, other.largest),
+        one.shares or other.shares,
+    )
+
+
+def _column(data: bytes, about: object, where: str) -> Pages:
+    """The pages of a column in one row group, given what the footer says of it."""
+    fields = about if isinstance(about, dict) else {}
+    numbers = [number for number in map(fields.get, _CLAIMS) if isinstance(number, int)]
+    first, path = fields.get(_DICTIONARY_OFFSET), fields.get(_PATH)
+    if not isinstance(path, list) or len(numbers) != len(_CLAIMS):
+        raise FormatError(f"{where}: its footer says nothing of a column")
+    kind, claimed, size, start = numbers
+    name = b".".join(part for part in path if isinstance(part, bytes)).decode("utf-8", "replace")
+    if claimed <= 0:
+        # Nothing of it is ever read; writers leave its place at 0.
+        return Pages(name, kind in _TEXTS, 0, 0, 0, shares=False)
+    if isinstance(first, int) and 0 < first < start:
+        start = first
+    stop = start + size
+    if start < 0 or stop > len(data) or stop < start:
+        raise FormatError(f"{where}: a column lies outside of the file")
+    values = unpacked = largest = 0
+    shares = False
+    at = start
+    for _ in range(_MOST_PAGES):
+        if at >= stop:
+            break
+        header, at = _Thrift(data, at, min(stop, at + _LONGEST_HEADER), where).read()
+        page, packed = header.get(2, 0), header.get(3, 0)
+        if not isinstance(page, int) or not isinstance(packed, int) or min(page, packed) < 0:
+            raise FormatError(f"{where}: a page has an impossible size")
+        at += packed
+        unpacked += page
+        largest = max(largest, page)
+        for number in (_DATA, _DICTIONARY, _DATA_2):
+            details = header.get(number)
+            if isinstance(details, dict):
+                count = details.get(1, 0)
+                values += count if isinstance(count, int) and number != _DICTIONARY else 0
+                shares |= details.get(_ENCODINGS[number]) == _DELTA_BYTE_ARRAY
+    else:
+        raise FormatError(f"{where}: a column has more than {_MOST_PAGES} pages")
+    return Pages(name, kind in _TEXTS, max(values, claimed), unpacked, largest, shares)
+
+
+class _Thrift:
+    """One structure in Thrift's compact form, by the numbers of its fields."""
+
+    def __init__(self, data: bytes, at: int, stop: int, where: str) -> None:
+        self._data = data
+        self._at = at
+        self._stop = stop
+        self._where = where
+
+    def read(self) -> tuple[Fields, int]:
+        """The fields, and where the structure ends."""
+        return self._struct(0), self._at
+
+    def _struct(self, depth: int) -> Fields:
+        fields: Fields = {}
+        number = 0
+        while True:
+            head = self._byte()
+            if head == 0:
+                return fields
+            step, kind = head >> 4, head & 15
+            number = number + step if step else self._signed()
+            fields[number] = self._value(kind, depth)
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in _BOOLEANS:
+            return kind == 1
+        if kind == _BYTE:
+            return self._byte()
+        if kind in _INTEGERS:
+            return self._signed()
+        if kind == _DOUBLE:
+            return self._bytes(8)
+        if kind == _BINARY:
+            return self._bytes(self._unsigned())
+        if depth >= _MOST_DEPTH:
+            raise self._damaged()
+        if kind == _STRUCT:
+            return self._struct(depth + 1)
+        if kind in _LISTS:
+            return self._list(depth + 1)
+        raise self._damaged()
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        count = head >> 4 if head >> 4 < 15 else self._unsigned()
+        if count > self._stop - self._at:
+            raise self._damaged()
+        # In lists a boolean takes a byte, which in structures it shares with its number.
+        kind = _BYTE if head & 15 in _BOOLEANS else head & 15
+        return [self._value(kind, depth) for _ in range(count)]
+
+    def _byte(self) -> int:
+        if self._at >= self._stop:
+            raise self._damaged()
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _unsigned(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise self._damaged()
+
+    def _signed(self) -> int:
+        number = self._unsigned()
+        return number >> 1 ^ -(number & 1)
+
+    def _bytes(self, size: int) -> bytes:
+        if size > self._stop - self._at:
+            raise self._damaged()
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _damaged(self) -> FormatError:
+        return FormatError(f"{self._where}: its footer or the header of a page is damaged")
