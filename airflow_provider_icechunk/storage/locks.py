@@ -36,6 +36,7 @@ from airflow_provider_icechunk.storage.local_files import failure
 
 LOCK_FOLDER = ".icechunk-locks"
 _SHARDS = 64
+_TRIES = 1000
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _MOUNTS = Path("/proc/self/mountinfo")
 _KERNEL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
@@ -145,12 +146,14 @@ def _open(path: Path) -> tuple[int, bool]:
     that somebody else's file serves as well if it can be read.
     """
     try:
-        while True:
+        # Others may remove the folder, which a probe leaves empty, or make the file meanwhile.
+        for _ in range(_TRIES):
             with suppress(FileNotFoundError):
                 return _open_existing(path)
             # Not with one call: systems may refuse to "create" somebody else's file.
-            with suppress(FileExistsError):
+            with suppress(FileNotFoundError, FileExistsError):
                 return _opened(lambda: _create(path)), True
+        return _opened(lambda: _create(path)), True
     except OSError as error:
         raise failure(error, "open the lock file", str(path)) from error
 

@@ -304,3 +304,21 @@ def test_a_file_system_that_locks_only_what_may_be_written_says_what_to_do(
             pass
         with somebody_else(4242), pytest.raises(AccessDeniedError, match="Let everybody"):
             locked.holding("key").__enter__()
+
+
+def test_a_lock_is_taken_though_others_remove_its_folder_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, removed = Path.mkdir, []
+
+    def raced(folder: Path, *given: object, **named: object) -> None:
+        mkdir(folder, *given, **named)  # type: ignore[arg-type]
+        if folder.name == LOCK_FOLDER and len(removed) < 3:
+            removed.append(folder)
+            folder.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", raced)
+    with FolderLocks(tmp_path).holding("key"):
+        [lock] = (tmp_path / LOCK_FOLDER).iterdir()
+        assert not locks._lockable_here(lock)
+    assert len(removed) == 3
