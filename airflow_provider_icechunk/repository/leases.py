@@ -60,6 +60,12 @@ _LARGEST_RECORD = 4096
 _SLOTS_BACK = 120
 _TRIES = 20
 
+_REFUSED = "nothing was committed: write it again in a new session"
+_LANDED = (
+    "the commit landed before this could be seen: run `verify`, and reset the branch to the parent "
+    "of the new snapshot if anything is missing"
+)
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -229,6 +235,7 @@ class Leasehold:
         self._put: Moment | None = None
         self._leased: int | None = None
         self._checked: Moment | None = None
+        self._borrowed: set[str] = set()
         self._left: set[Lease] = set()
         self._lock = threading.Lock()
 
@@ -262,6 +269,11 @@ class Leasehold:
                 self._first, self._first_at = theirs, None
         if other._floor is not None:
             self.count(other._floor)
+
+    def borrows(self, key: str) -> None:
+        """References were taken over to objects that are kept by the snapshot file at `key`."""
+        with self._lock:
+            self._borrowed.add(key)
 
     def oldest(self) -> int | None:
         """The store time before which nothing of the work was stored; `None` if nothing was."""
@@ -299,9 +311,13 @@ class Leasehold:
         Raises `SessionError` of the kind `chunks_collected` otherwise.
         """
         self._confirm()
+        self._check_borrowed(landed=False)
         outcome = move()
-        if not isinstance(outcome, Behind) and not self._is_safe():
+        if isinstance(outcome, Behind):
+            return outcome
+        if not self._is_safe():
             self._check(landed=True)
+        self._check_borrowed(landed=True)
         return outcome
 
     def release(self) -> None:
@@ -319,6 +335,7 @@ class Leasehold:
         """What was stored so far will not be committed. A lease that others share stays."""
         with self._lock:
             self._first = self._first_at = self._floor = None
+            self._borrowed = set()
             if self._tenancy is None or self._tenancy.since is not None:
                 return
             keys = {lease.key for lease in self._left}
@@ -371,19 +388,26 @@ class Leasehold:
         oldest, before = self.oldest(), read_cutoff(self._storage)
         if oldest is None or oldest >= before:
             return
-        what = (
-            "the commit landed, but the process stalled on the way: run `verify`, and reset the "
-            "branch to the parent of the new snapshot if anything is missing"
-            if landed
-            else "nothing was committed: write it again in a new session"
-        )
         raise SessionError(
             f"objects of this work were stored since {from_micros(oldest).isoformat()}, and a "
             f"garbage collection of {self._storage.location} has deleted what was stored before "
             f"{from_micros(before).isoformat()} and not in use, while no lease of this work was "
-            f"live ({LIFE} without a write); {what}",
+            f"live ({LIFE} without a write); {_LANDED if landed else _REFUSED}",
             kind=Kind.CHUNKS_COLLECTED,
         )
+
+    def _check_borrowed(self, *, landed: bool) -> None:
+        """A collection deletes a snapshot before what it needs, and looks again in between."""
+        with self._lock:
+            borrowed = sorted(self._borrowed)
+        gone = next((key for key in borrowed if self._storage.head(key) is None), None)
+        if gone is not None:
+            raise SessionError(
+                f"the changes of this session were made by a commit whose snapshot {gone} in "
+                f"{self._storage.location} was collected, so their chunks are, too; "
+                f"{_LANDED if landed else _REFUSED}",
+                kind=Kind.CHUNKS_COLLECTED,
+            )
 
     def _renew(self) -> None:
         mark = self._now()

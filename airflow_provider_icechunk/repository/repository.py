@@ -283,6 +283,7 @@ class BaseRepository(Versions, Maintenance, Operations, Inspection, Generic[AnyS
             metadata=self._default_commit_metadata,
         )
         session.tree.changes = changes
+        session.tree.held.borrows(self._engine.ledger.layout.snapshot(newer))
         return session
 
     def readonly_session(

@@ -409,6 +409,24 @@ def test_every_kind_of_long_work_is_refused_if_it_was_collected(
     assert sound(storage)
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_changes_of_a_commit_that_was_collected_are_not_made_again(generation: str) -> None:
+    clock = Clock()
+    storage = begin(clock, generation)
+    repo = opened(storage, clock)
+    first = repo.lookup_branch("main")
+    repo.create_branch("side", first)
+    made = write(repo, "side", 3, "on a branch of its own")
+    session = repo.session_with_changes("main", from_snapshot_id=first, to_snapshot_id=made)
+    repo.delete_branch("side")
+    clock.wait(days=2)
+    collect(storage, clock)
+    with pytest.raises(SessionError, match="was collected, so their chunks are, too") as caught:
+        session.commit("too late")
+    assert caught.value.kind is Kind.CHUNKS_COLLECTED
+    assert sound(storage)
+
+
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_work_of_an_earlier_release_counts_as_old_as_its_base(is_collected: bool) -> None:
     clock = Clock()
