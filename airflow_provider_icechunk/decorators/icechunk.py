@@ -150,7 +150,12 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
 
     def _replay(self, context: Context, earlier: Earlier) -> dict[str, Any]:
         """What the attempt returned that committed; one of an earlier run is nothing new."""
-        answer = self._answer(earlier.info, committed=not earlier.is_known, result=earlier.result)
+        answer = self._answer(
+            earlier.info,
+            committed=not earlier.is_known,
+            result=earlier.result,
+            supersedes=earlier.supersedes,
+        )
         report_to_outlets(self, context, answer, is_new=not earlier.is_known)
         return answer
 

@@ -112,6 +112,12 @@ class Earlier:
         return attempt_that_made(self.info)
 
     @property
+    def supersedes(self) -> str | None:
+        """The snapshot whose place it took then."""
+        snapshot = _task(self.info).get(SUPERSEDES_KEY)
+        return snapshot if isinstance(snapshot, str) else None
+
+    @property
     def result(self) -> Any:
         """What the function of the task returned then; `None` if that was not kept."""
         return _task(self.info).get(RESULT_KEY)

@@ -132,7 +132,8 @@ def commit_session(
         earlier=earlier,
         solver=solver,
     )
-    return committed(info, work.branch, chunks=chunks, supersedes=earlier)
+    superseded = None if earlier is None else earlier.info.id
+    return committed(info, work.branch, chunks=chunks, supersedes=superseded)
 
 
 def commit_attempt(
@@ -195,16 +196,15 @@ def replayed(repository: Repository, earlier: Earlier, branch: str) -> Committed
     info = earlier.info
     assert info.parent_id is not None
     diff = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
-    return committed(info, branch, chunks=sum(len(rows) for rows in diff.chunk_columns.values()))
+    chunks = sum(len(rows) for rows in diff.chunk_columns.values())
+    return committed(info, branch, chunks=chunks, supersedes=earlier.supersedes)
 
 
-def committed(
-    info: SnapshotInfo, branch: str, *, chunks: int, supersedes: Earlier | None = None
-) -> Committed:
+def committed(info: SnapshotInfo, branch: str, *, chunks: int, supersedes: str | None) -> Committed:
     """A commit as tasks return it."""
     made = Committed(snapshot_id=info.id, parent_id=info.parent_id, branch=branch, chunks=chunks)
     if supersedes is not None:
-        made["supersedes"] = supersedes.info.id
+        made["supersedes"] = supersedes
     return made
 
 

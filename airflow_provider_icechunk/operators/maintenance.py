@@ -197,10 +197,10 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
         attempt = attempt_of(context, self.on_rerun)
         repository = self.open_repository()
         earlier = find_earlier(repository, self.branch, attempt)
-        result: dict[str, Any] = {"branch": self.branch}
         if earlier is not None and earlier.answers:
-            info = earlier.info
+            info, superseded = earlier.info, earlier.supersedes
         else:
+            superseded = None if earlier is None else earlier.info.id
             metadata = {**(self.metadata or {}), METADATA_KEY: task_metadata(context)}
             identity = repository.rewrite_manifests(
                 self.message,
@@ -208,10 +208,10 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
                 metadata={**superseding(metadata, earlier), TOKEN_KEY: attempt.token},
             )
             info = repository.lookup_snapshot(identity)
-            if earlier is not None:
-                result["supersedes"] = earlier.info.id
         self.link_to(info.id)
-        result |= {"snapshot_id": info.id, "parent_id": info.parent_id}
+        result = {"snapshot_id": info.id, "parent_id": info.parent_id, "branch": self.branch}
+        if superseded is not None:
+            result["supersedes"] = superseded
         is_new = earlier is None or not earlier.is_known
         report_to_outlets(self, context, result, is_new=is_new)
         return result

@@ -3,18 +3,30 @@
 What Airflow's scheduler does to the numbers of an attempt is in `test_standalone_reruns.py`.
 """
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zarr
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import AssetAlias
 from support.airflow_contexts import RETRIES, cleared, make_context, retried
+from support.reruns import (
+    ASSET,
+    FIELD,
+    Way,
+    by_chain,
+    by_function,
+    by_spark,
+    commits,
+    committing,
+    field,
+    leave,
+    opened,
+    others,
+    told,
+)
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task
@@ -25,18 +37,10 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
 )
 from airflow_provider_icechunk.hooks.reruns import LARGEST_RESULT
-from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.maintenance import IcechunkRewriteManifestsOperator
 from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
-from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
-from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 from airflow_provider_icechunk.repository.jobs import JobFolder
 from airflow_provider_icechunk.spark.specification import parse_session
-
-FIELD = {"path": "field", "shape": [6], "chunks": [2], "dtype": "int32"}
-ASSET = Asset("icechunk://bucket/weather?branch=main")
-Way = Callable[..., tuple[Any, dict[str, Any]]]
-"""Runs a committing task that writes a value; returns the operator and its result."""
 
 
 @pytest.fixture(params=["1", "2", "alpha"])
@@ -52,85 +56,9 @@ def repository(
     return made
 
 
-def field(repository: Repository, path: str = "field") -> list[int]:
-    store = repository.readonly_session("main").store
-    return np.asarray(zarr.open_array(store, path=path, mode="r")[:]).tolist()
-
-
-def commits(repository: Repository) -> list[Any]:
-    """Newest first, without the beginning."""
-    return [info for info in repository.ancestry(branch="main") if info.message != "begin"][:-1]
-
-
-def others(repository: Repository, value: int = 9, path: str = "other") -> str:
-    """Somebody else commits."""
-    session = repository.writable_session("main")
-    zarr.open_array(session.store, path=path, mode="r+")[0] = value
-    return session.commit("theirs")
-
-
-def leave(session: dict[str, Any], writer: str, where: slice, value: int) -> None:
-    """What a worker does: write chunks through a fork and leave a fragment."""
-    described = parse_session(session)
-    repository = Repository.open(described.place.storage())
-    fork = repository.fork(described.work_unit)
-    zarr.open_array(fork.store, path="field", mode="r+")[where] = value
-    JobFolder(repository.storage, fork.work.job).put_fragment(writer, fork.fragment(writer))
-
-
-def opened(context: Any, **arguments: Any) -> dict[str, Any]:
-    given = {"task_id": "open", "repository": "weather", "arrays": [FIELD], **arguments}
-    return IcechunkOpenSessionOperator(**given).execute(context)
-
-
-def committing(session: dict[str, Any], context: Any, **arguments: Any) -> tuple[Any, Any]:
-    given = {"task_id": "commit", "session": session, "message": "chain", "outlets": [ASSET]}
-    operator = IcechunkCommitOperator(**given | arguments)
-    return operator, operator.execute(context)
-
-
-def by_chain(_: Any, value: int, context: Any, **arguments: Any) -> tuple[Any, Any]:
-    """Open, write, commit."""
-    session = opened(context)
-    leave(session, "only", slice(0, 6), value)
-    return committing(session, context, **arguments)
-
-
-def by_function(_: Any, value: int, context: Any, **arguments: Any) -> tuple[Any, Any]:
-    """`@task.icechunk`."""
-
-    def write(store: Any) -> int:
-        root = zarr.open_group(store, mode="a")
-        root.require_array("field", shape=(6,), chunks=(2,), dtype="int32")[:] = value
-        return value
-
-    task = icechunk_task(repository="weather", outlets=[ASSET], **arguments)(write)
-    operator = task().operator
-    return operator, operator.execute(context)
-
-
-def by_spark(patch: Any, value: int, context: Any, **arguments: Any) -> tuple[Any, Any]:
-    """One task with a Spark job."""
-
-    def submit(task: IcechunkSparkSubmitOperator, context: Any) -> None:
-        task.submit_job(context)
-        leave(json.loads(task.application_args[-1])["session"], "w", slice(0, 6), value)
-
-    patch.setattr(SparkSubmitOperator, "execute", submit)
-    patch.setattr(SparkSubmitOperator, "submit_job", lambda *_: "driver-1")
-    given = {"task_id": "task", "repository": "weather", "arrays": [FIELD], "outlets": [ASSET]}
-    operator = IcechunkSparkSubmitOperator(**given | arguments)
-    return operator, operator.execute(context)
-
-
 WAYS = pytest.mark.parametrize(
     "way", [by_chain, by_function, by_spark], ids=lambda one: one.__name__
 )
-
-
-def told(operator: Any, context: Any) -> Any:
-    """What consumers of the asset hear; `None` without an event."""
-    return context["outlet_events"][ASSET].extra if ASSET in operator.outlets else None
 
 
 @WAYS
@@ -173,7 +101,7 @@ def test_a_cleared_task_commits_anew_and_says_what_it_supersedes(
     assert f"snapshot {first['snapshot_id']} (attempt 1," in caplog.text
     assert told(operator, context)["supersedes"] == first["snapshot_id"]
     # And its own retry does nothing, and the next run again is again one.
-    assert way(monkeypatch, 3, retried(context))[1]["snapshot_id"] == again["snapshot_id"]
+    assert way(monkeypatch, 3, retried(context))[1] == again
     once_more = way(monkeypatch, 4, cleared(context))[1]
     assert once_more["supersedes"] == again["snapshot_id"]
     assert field(repository) == [4] * 6
@@ -397,6 +325,7 @@ class TestEvents:
         assert rewrite(retried(make_context())) == first
         again = rewrite(cleared(make_context()))
         assert again["supersedes"] == first["snapshot_id"]
+        assert rewrite(retried(cleared(make_context()))) == again
         skipped = rewrite(cleared(cleared(make_context())), on_rerun="skip")
         assert skipped["snapshot_id"] == again["snapshot_id"]
         assert len(commits(repository)) == 3
