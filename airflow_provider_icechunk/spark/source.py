@@ -46,6 +46,11 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         """What users write after `format`."""
         return "icechunk"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        from airflow_provider_icechunk.spark.shipping import arrive, package_root
+
+        return (arrive, (package_root(), self.options))
+
     def schema(self) -> str:
         """The columns of a read."""
         from airflow_provider_icechunk.spark.columns import spark_schema
