@@ -104,7 +104,7 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         options = self._options()
         assert options.layout != "changes"
         session = open_snapshot(
-            options.storage(), options.branch, options.tag, options.snapshot, options.asof
+            options.repository(), options.branch, options.tag, options.snapshot, options.asof
         )
         return plan_reading(
             session,
@@ -165,9 +165,9 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         from uuid import uuid4
 
         from airflow_provider_icechunk.spark.job_record import begin_job
-        from airflow_provider_icechunk.spark.places import open_array, opened
+        from airflow_provider_icechunk.spark.places import open_array
 
-        repository = opened(options.storage())
+        repository = options.repository()
         job = options.job or f"spark-source/{uuid4().hex}"
         begun = begin_job(repository, job=job, branch=options.branch or "main")
         open_array(repository.fork(begun.work), options.node)
@@ -179,13 +179,12 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
         from airflow_provider_icechunk.format.fragments import encode_fragment
         from airflow_provider_icechunk.spark.chunk_rows import ChunkRows
-        from airflow_provider_icechunk.spark.places import opened
 
         if self._done:
             return Written(b"")
         context = TaskContext.get()
         assert context is not None
-        fork = opened(self._options.storage()).fork(self._work)
+        fork = self._options.repository().fork(self._work)
         batches = (batch.select(list(self._columns)) for batch in iterator)
         ChunkRows(self._options.node, self._options.encoded).write(fork, batches)
         return Written(encode_fragment(fork.fragment(f"task {context.partitionId()}")))
@@ -194,13 +193,12 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Commit once; an earlier commit of the same job is left as it is."""
         from airflow_provider_icechunk.repository.handoff import WorkUnit
         from airflow_provider_icechunk.spark.job_record import commit_fragments
-        from airflow_provider_icechunk.spark.places import opened
 
         if self._done:
             log.warning("job %s is committed already", self._work["job"])
             return
         commit_fragments(
-            opened(self._options.storage()),
+            self._options.repository(),
             WorkUnit.from_json(self._work),
             _fragments(messages),
             message=self._options.message or f"write {self._options.node}",
@@ -216,9 +214,8 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if self._done or all(message is not None for message in messages):
             return
         from airflow_provider_icechunk.spark.job_record import delete_chunk_files
-        from airflow_provider_icechunk.spark.places import opened
 
-        repository = opened(self._options.storage())
+        repository = self._options.repository()
         delete_chunk_files(repository, self._work, _fragments(messages))
 
 

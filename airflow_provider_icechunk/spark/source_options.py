@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -14,6 +14,7 @@ from airflow_provider_icechunk.spark.specification import describe
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.storage.base import Storage
+    from airflow_provider_icechunk.zarr_store.sessions import Repository
 
 
 NOW = "now"
@@ -36,6 +37,10 @@ class SourceOptions(BaseModel):
     allow_http: bool = False
     force_path_style: bool = False
     anonymous: bool = False
+
+    authorize: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://")], ...] = ()
+    """URL prefixes of virtual chunks that may be read, with the credentials of the environment; the
+    repository has to declare them as virtual chunk containers."""
 
     node: str = "/"
     """The array or group inside of the repository."""
@@ -72,6 +77,15 @@ class SourceOptions(BaseModel):
     def _from_list(cls, value: Any) -> Any:
         return tuple(value.split(",")) if isinstance(value, str) else value
 
+    @field_validator("authorize", mode="before")
+    @classmethod
+    def _from_prefixes(cls, value: Any) -> Any:
+        """Prefixes with commas between them, or, for those that have some, a list as JSON."""
+        if not isinstance(value, str):
+            return value
+        found = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+        return tuple(one.strip() if isinstance(one, str) else one for one in found)
+
     def storage(self) -> Storage:
         """The storage of the repository; credentials come from the environment."""
         from airflow_provider_icechunk.storage.locate import locate
@@ -84,6 +98,13 @@ class SourceOptions(BaseModel):
             force_path_style=self.force_path_style,
             anonymous=self.anonymous,
         )
+
+    def repository(self) -> Repository:
+        """The repository, opened with the right to read the virtual chunks that are authorized."""
+        from airflow_provider_icechunk.zarr_store.sessions import Repository
+
+        granted = dict.fromkeys(self.authorize)
+        return Repository.open(self.storage(), authorize_virtual_chunk_access=granted or None)
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:

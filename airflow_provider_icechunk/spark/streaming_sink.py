@@ -26,7 +26,7 @@ from airflow_provider_icechunk.repository.handoff import WorkUnit
 from airflow_provider_icechunk.repository.history import SnapshotInfo
 from airflow_provider_icechunk.spark.chunk_rows import ChunkRows
 from airflow_provider_icechunk.spark.job_record import commit_fragments, delete_chunk_files
-from airflow_provider_icechunk.spark.places import open_array, opened
+from airflow_provider_icechunk.spark.places import open_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     @classmethod
     def begin(cls, options: SourceOptions, columns: tuple[int, int]) -> IcechunkStreamWriter:
         """A writer for one batch: all of its tasks stand on what is the head at this moment."""
-        repository = opened(options.storage())
+        repository = options.repository()
         session = repository.writable_session(options.branch or "main")
         open_array(session, options.node)
         return cls(options, session.work_unit("spark-stream"), columns)
@@ -122,7 +122,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         assert context is not None
         batch = _batch_of(context)
         work = replace(self._work, job=batch.job)
-        fork = opened(self._options.storage()).fork(work)
+        fork = self._options.repository().fork(work)
         rows = (part.select(list(self._columns)) for part in iterator)
         ChunkRows(self._options.node, self._options.encoded).write(fork, rows)
         fragment = encode_fragment(fork.fragment(f"task {context.partitionId()}"))
@@ -139,7 +139,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             raise FragmentError(
                 f"the end of batch {batchId} got what tasks wrote for {batch.job} and other work"
             )
-        repository = opened(self._options.storage())
+        repository = self._options.repository()
         earlier = self._look_back(repository, work.branch, batch)
         if earlier is not None:
             _warn(batch, earlier)
@@ -164,7 +164,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         del batchId
         parts = _parts(messages)
         if parts and len(parts) < len(messages):
-            repository = opened(self._options.storage())
+            repository = self._options.repository()
             delete_chunk_files(repository, parts[0].work, map(_fragment, parts))
 
     def _look_back(self, repository: Repository, branch: str, batch: Batch) -> Earlier | None:

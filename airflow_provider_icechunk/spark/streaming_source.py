@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
-from airflow_provider_icechunk.spark.places import opened
 from airflow_provider_icechunk.spark.source_options import EVERYTHING, NOW, SourceOptions
 from airflow_provider_icechunk.spark.streaming_changes import (
     paths_below,
@@ -79,7 +78,7 @@ class Changes:
     def repository(self) -> Repository:
         """The repository, opened once in each process."""
         if self._repository is None:
-            self._repository = opened(self._options.storage())
+            self._repository = self._options.repository()
         return self._repository
 
     def first(self) -> str:

@@ -1,16 +1,27 @@
 """The data source: found without registration, one commit for each job, an abort that is safe."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 
-from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.api import (
+    Repository,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    local_filesystem_storage,
+    local_filesystem_store,
+)
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    VirtualAccessDeniedError,
+)
 from airflow_provider_icechunk.format.fragments import encode_fragment
 from airflow_provider_icechunk.spark.read import read
 from airflow_provider_icechunk.spark.source import IcechunkSource, IcechunkWriter, Written
@@ -107,6 +118,49 @@ def test_wrong_options_are_refused_without_their_values(
     with pytest.raises(InvalidInputError, match=words) as caught:
         parse_options(options)
     assert "hidden-81" not in str(caught.value)
+
+
+def cells(source: IcechunkSource) -> list[int]:
+    """What the tasks of Spark would read, each with a reader that travelled."""
+    reader = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(source.reader(SCHEMA)))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return sorted(row["v"] for batch in batches for row in batch.to_pylist())
+
+
+def test_virtual_chunks_are_read_where_they_are_authorized_and_nowhere_else(tmp_path: Path) -> None:
+    files = tmp_path / "a,b"
+    files.mkdir()
+    (files / "1.bin").write_bytes(bytes(range(8)))
+    config, prefix = RepositoryConfig.default(), f"file://{files}/"
+    store = local_filesystem_store(str(files))
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, store))
+    place = tmp_path / "repository"
+    repository = Repository.create(local_filesystem_storage(place), config)
+    repository.save_config()
+    session = repository.writable_session("main")
+    zarr.group(session.store).create_array(
+        "v", shape=(8,), chunks=(4,), dtype="uint8", compressors=None, fill_value=0
+    )
+    for number in range(2):
+        url = f"{prefix}1.bin"
+        session.store.set_virtual_ref(f"v/c/{number}", url, offset=4 * number, length=4)
+    session.commit("foreign")
+    options = {"path": str(place), "node": "v", "tasks": "2"}
+    with pytest.raises(VirtualAccessDeniedError, match="authorize"):
+        cells(IcechunkSource(options))
+    with pytest.raises(VirtualAccessDeniedError, match="authorize"):
+        cells(IcechunkSource({**options, "authorize": "file:///elsewhere/"}))
+    assert cells(IcechunkSource({**options, "authorize": json.dumps([prefix])})) == list(range(8))
+
+
+def test_prefixes_to_authorize_have_commas_between_them_or_are_a_list() -> None:
+    for text in ("s3://b/x/, s3://b/y/", '["s3://b/x/", "s3://b/y/"]'):
+        options = parse_options({"path": "/x", "authorize": text})
+        assert options.authorize == ("s3://b/x/", "s3://b/y/")
+    for text in ("[", '{"s3://b/x/": "secret-82"}', "[1]", "s3://b/x/,"):
+        with pytest.raises(InvalidInputError, match="authorize") as refused:
+            parse_options({"path": "/x", "authorize": text})
+        assert "secret-82" not in str(refused.value)
 
 
 def test_what_cannot_be_written_is_refused(place: str) -> None:
