@@ -137,6 +137,17 @@ def test_a_commit_is_tried_again_for_as_long_as_asked(seconds: float) -> None:
     assert storage.moves > 5
 
 
+def test_a_commit_gives_up_in_the_end_though_nobody_set_a_limit() -> None:
+    time = Time()
+    session, storage = contended(time)
+    with pytest.raises(ConflictError) as caught:
+        session.commit("ours", rebase_with=ConflictDetector())
+    assert caught.value.kind is Kind.ATTEMPTS_EXHAUSTED
+    assert storage.moves <= 1001
+    assert time.elapsed <= 600.0
+    assert session.has_uncommitted_changes
+
+
 def test_pauses_grow_to_a_bound_and_are_spread_over_their_whole_length() -> None:
     spread: list[list[float]] = []
     for seed in range(20):

@@ -166,14 +166,41 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
+FORKS_WHILE_DECODING = """
+import os, signal, threading
+from airflow_provider_icechunk import budget
+
+begun, over = threading.Event(), threading.Event()
+
+def decode():
+    with budget._SHARED._changed:
+        begun.set()
+        over.wait()
+
+threading.Thread(target=decode, daemon=True).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(3)
+    with budget.Purse(1, where="a file") as purse:
+        purse.charge(1 << 20)
+    os._exit(7)
+_, status = os.waitpid(child, 0)
+over.set()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [FORKS_WHILE_MAKING, FORKS_WHILE_DECODING], ids=["making", "decoding"]
+)
 @pytest.mark.parametrize(
     ("preamble", "ends_with"), [("", 7), (NO_HANDLERS, -signal.SIGALRM)], ids=["with", "without"]
 )
-def test_a_child_makes_its_own_things_though_its_parent_was_making_some(
-    preamble: str, ends_with: int
+def test_a_child_goes_on_though_a_thread_that_it_does_not_have_was_busy(
+    preamble: str, ends_with: int, script: str
 ) -> None:
-    script = f"{preamble}\n{FORKS_WHILE_MAKING}"
-    command = [sys.executable, "-W", "ignore", "-c", script]
+    command = [sys.executable, "-W", "ignore", "-c", f"{preamble}\n{script}"]
     told = subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert int(told.stdout) == ends_with
 
