@@ -42,10 +42,11 @@ _OFFSET = re.compile(
 )
 
 
-def span_between(name: str, values: NDArray[Any], bounds: tuple[Any, Any]) -> Span:
+def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
     """The positions whose values lie between two bounds, both included.
 
-    `None` is an end that is left open. A falling coordinate takes its bounds in either order.
+    `None` for the first leaves out a smallest value, for the second a largest one. A falling
+    coordinate takes its bounds in either order.
 
     :param name: the coordinate, for the words of a refusal.
     """
@@ -58,7 +59,7 @@ def span_between(name: str, values: NDArray[Any], bounds: tuple[Any, Any]) -> Sp
     rising = values[::-1] if falling else values
     if not bool(np.all(rising[:-1] <= rising[1:])):
         raise InvalidInputError(f"the coordinate {name!r} is not sorted: select with `isel`")
-    low, high = (_comparable(name, kind, values.dtype, bound) for bound in bounds)
+    low, high = (_comparable(name, kind, values.dtype, bound) for bound in _ends(name, bounds))
     if falling and low is not None and high is not None and low > high:
         low, high = high, low
     key = _key(kind, values.dtype)
@@ -66,6 +67,16 @@ def span_between(name: str, values: NDArray[Any], bounds: tuple[Any, Any]) -> Sp
     stop = len(values) if high is None else bisect_right(rising, high, key=key)
     stop = max(start, stop)
     return (len(values) - stop, len(values) - start) if falling else (start, stop)
+
+
+def _ends(name: str, bounds: object) -> tuple[Any, Any]:
+    # A text of two letters has two parts as well. An open slice means another half of a falling
+    # coordinate in Xarray.
+    if isinstance(bounds, tuple | list) and len(bounds) == 2:
+        return bounds[0], bounds[1]
+    raise InvalidInputError(
+        f"{bounds!r} does not select a part of {name!r}: give (first, last), both are included"
+    )
 
 
 def _key(kind: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:

@@ -145,6 +145,18 @@ def test_a_bound_that_cannot_be_compared_is_refused_in_words(
             span_between("x", values, bounds)
 
 
+@pytest.mark.parametrize("bounds", ["ab", "a", 1, None, (1,), (1, 2, 3), {1: 2}, slice(1, 2)])
+def test_bounds_that_are_not_a_pair_are_refused(bounds: Any) -> None:
+    for values in (np.array(["a", "b"]), np.array([1, 2])):
+        with pytest.raises(InvalidInputError, match="does not select a part of 'x'"):
+            span_between("x", values, bounds)
+
+
+def test_a_pair_may_be_a_list_as_in_json() -> None:
+    assert span_between("x", np.arange(5), [1, 3]) == (1, 4)
+    assert span_between("x", np.arange(5)[::-1], [None, 1]) == (3, 5)
+
+
 def test_a_read_selects_by_labels_without_casting_them() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     root = zarr.open_group(session.store, mode="a")
