@@ -12,6 +12,7 @@ import pytest
 import zarr
 from airflow.sdk import AssetAlias
 from support.airflow_contexts import RETRIES, cleared, make_context, retried
+from support.provider_classes import listed, parameters
 from support.reruns import (
     ASSET,
     FIELD,
@@ -29,6 +30,7 @@ from support.reruns import (
 )
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.decorators import icechunk
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
@@ -137,6 +139,14 @@ def test_another_word_for_a_rerun_is_refused_before_anything_is_done(
 ) -> None:
     with pytest.raises(InvalidInputError, match="on_rerun is one of 'replace', 'skip', 'always'"):
         way(monkeypatch, 1, make_context(), on_rerun="maybe")
+
+
+def test_every_task_that_commits_can_be_told_what_a_rerun_does() -> None:
+    """Those that take the message of a commit, and the decorator."""
+    made = [one for one in listed("operators") if "message" in parameters(one)]
+    assert len(made) == 4
+    for one in (*made, icechunk._IcechunkDecoratedOperator):
+        assert parameters(one)["on_rerun"].default == "replace", one
 
 
 def test_each_map_index_is_a_task_of_its_own(
