@@ -69,6 +69,8 @@ class Node:
     """The `zarr.json` document, verbatim."""
     array: ArrayData | None = None
     """`None` for a group."""
+    extra: bytes | None = None
+    """What newer official releases keep with a node and nobody reads yet; stored again as it is."""
 
     @property
     def is_group(self) -> bool:
@@ -84,6 +86,8 @@ class ManifestFile:
     size_bytes: int
     """Length of the whole file, header included; official readers fetch exactly this much."""
     num_chunk_refs: int
+    extra: bytes | None = None
+    """Kept as it is, like that of a node; generation `2` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class Snapshot:
     """By id, in the order of ids: exactly the manifests that the nodes name."""
     attribute_files: frozenset[AttributesId] = field(default=frozenset(), compare=False)
     """Files in which attributes of nodes were found, in generations that have such files."""
+    extra: bytes | None = None
+    """Kept as it is when this snapshot is written again; new snapshots have none."""
     started_at: int | None = field(default=None, compare=False)
     """When its session began, in microseconds since 1970 UTC; only `alpha1` keeps it."""
 

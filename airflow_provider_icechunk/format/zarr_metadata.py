@@ -94,7 +94,7 @@ def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument |
         raise _invalid(f"`node_type` is {_show(node_type)}, neither `group` nor `array`")
     shape = _lengths(fields.get("shape"), "shape", least=0)
     _check_key_encoding(fields.get("chunk_key_encoding"))
-    chunk_shape, counts = _chunk_grid(fields.get("chunk_grid"), rectilinear=rectilinear)
+    chunk_shape, counts = _chunk_grid(fields.get("chunk_grid"), shape, rectilinear=rectilinear)
     if len(chunk_shape) != len(shape):
         raise _invalid(f"`chunk_shape` has {len(chunk_shape)} dimensions, `shape` {len(shape)}")
     names = _dimension_names(fields.get("dimension_names"), len(shape))
@@ -217,7 +217,7 @@ def _named(value: object, what: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _chunk_grid(
-    grid: object, *, rectilinear: bool
+    grid: object, shape: tuple[int, ...], *, rectilinear: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Longest chunks, and for a grid that lists its chunks how many there are."""
     name, configuration = _named(grid, "chunk_grid")
@@ -226,24 +226,34 @@ def _chunk_grid(
             raise UnsupportedError(
                 "chunk grid `rectilinear` needs format generation `2`; use a regular grid"
             )
-        return _listed_chunks(configuration)
+        return _listed_chunks(configuration, shape)
     if name != "regular":
         raise _invalid(f"chunk grid {_show(name)} is unknown; only `regular` is supported")
     return _lengths(configuration.get("chunk_shape"), "chunk_shape", least=0), None
 
 
-def _listed_chunks(configuration: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _listed_chunks(
+    configuration: Mapping[str, Any], shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if configuration.get("kind", "inline") != "inline":
         raise _invalid(f"rectilinear chunks of kind {_show(configuration['kind'])} are unknown")
     dimensions = configuration.get("chunk_shapes")
     if not isinstance(dimensions, list) or len(dimensions) > MAX_RANK:
         raise _invalid(f"`chunk_shapes` is {_show(dimensions)}, not a list of dimensions")
-    found = [_listed_side(sizes) for sizes in dimensions]
+    if len(dimensions) != len(shape):
+        raise _invalid(f"`chunk_shapes` has {len(dimensions)} dimensions, `shape` {len(shape)}")
+    found = [_listed_side(*side) for side in zip(dimensions, shape, strict=True)]
     return tuple(longest for longest, _ in found), tuple(count for _, count in found)
 
 
-def _listed_side(sizes: object) -> tuple[int, int]:
-    """Longest chunk and number of chunks of one dimension: sizes, and runs `[size, count]`."""
+def _listed_side(sizes: object, length: int) -> tuple[int, int]:
+    """Longest chunk and number of chunks of one dimension: sizes, and runs `[size, count]`.
+
+    A number alone is the size of all chunks, as many as the dimension needs.
+    """
+    if type(sizes) is int:
+        (size,) = _lengths([sizes], "chunk_shapes", least=1)
+        return size, -(-length // size)
     if not isinstance(sizes, list):
         raise _invalid(f"a dimension of `chunk_shapes` is {_show(sizes)}, not a list of sizes")
     runs = [run if isinstance(run, list) and len(run) == 2 else [run, 1] for run in sizes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -99,6 +100,7 @@ class WorkingTree:
                 return
             manifests = known.array.manifests if known.array else ()
             node = node_from_document(known.id, path, document, manifests, rectilinear=self._uneven)
+            node = replace(node, extra=known.extra)
             if node.is_group is not known.is_group:
                 here, given = ("group", "array") if known.is_group else ("array", "group")
                 raise AlreadyExistsError(

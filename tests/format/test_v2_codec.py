@@ -269,7 +269,7 @@ def test_rectilinear_grids_are_for_generation_2_only():
     "grid",
     [
         rectilinear([1, 2, 3]),
-        rectilinear([1, 2, 3], 2),
+        rectilinear([1, 2, 3], 0),
         rectilinear([1, 2, 3], [[2, 2, 2]]),
         rectilinear([1, 2, 3], [[2, -1]]),
         rectilinear([1, 2, 3], [0]),
@@ -318,7 +318,7 @@ def test_what_a_newer_version_stored_in_a_snapshot_is_not_written_over(
     from airflow_provider_icechunk.format.wire.layout import Shape
 
     known = getattr(files, shape)
-    slots = {"_NEWER": 8, "_NODE": 5, "_MANIFEST_INFO": 3}[shape]
+    slots = {"_NEWER": 9, "_NODE": 6, "_MANIFEST_INFO": 4}[shape]
     newer = Shape(known.size, (*known.slots, *[0] * (slots - len(known.slots)), 4))
     monkeypatch.setattr(files, shape, newer)
     monkeypatch.setattr(files, "_SHAPES", (*files._SHAPES, newer))

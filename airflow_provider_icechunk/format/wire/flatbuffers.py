@@ -57,12 +57,19 @@ class Buffer:
         self.memory = memory
 
     def root(self, identifier: bytes) -> Table:
-        """The root table of a file that carries `identifier`."""
+        """The root table.
+
+        A file may carry `identifier` in its bytes 4 to 8, or leave it out, as schemas without one
+        do: then other things are there. What is read is verified either way.
+        """
         if self.size > MAX_PAYLOAD:
             self.fail(f"its payload has {self.size} bytes, more than FlatBuffers can address")
-        if self.size < 8 or self.data[4:8] != identifier:
-            self.fail(f"the payload is not a FlatBuffers file with identifier {identifier!r}")
-        return self.table(self.u32(0), 0)
+        try:
+            return self.table(self.u32(0), 0) if self.size >= 8 else self.fail("it is too short")
+        except FormatError:
+            if self.data[4:8] != identifier:
+                self.fail("the payload is not a FlatBuffers file")
+            raise
 
     def table(self, at: int, depth: int) -> Table:
         """The table at `at`, with its vtable checked."""

@@ -82,7 +82,18 @@ _NEWER_ARRAY_DATA = Shape(20, (4, 0, 12, 16))
 _NEWER_NAMED_ARRAY_DATA = Shape(20, (4, 8, 12, 16))
 _SIDE = Shape(20, (8, 16))
 _MANIFEST_INFO = Shape(28, (16, 8, 4))
+_FIRST_EXTRA = Shape(44, (28, 0, 4, 8, 16, 20, 24, 0, 40))
+_LATER_EXTRA = Shape(56, (28, 40, 4, 8, 16, 20, 24, 0, 52))
+_NEWER_EXTRA = Shape(48, (28, 0, 4, 8, 16, 20, 24, 40, 44))
+_NODE_EXTRA = Shape(32, (16, 4, 8, 24, 12, 28))
+_MANIFEST_INFO_EXTRA = Shape(32, (16, 8, 4, 28))
+"""The same with a field that official schemas reserve for later releases."""
 _SHAPES = (
+    _FIRST_EXTRA,
+    _LATER_EXTRA,
+    _NEWER_EXTRA,
+    _NODE_EXTRA,
+    _MANIFEST_INFO_EXTRA,
     _FIRST,
     _LATER,
     _NEWER,
@@ -142,18 +153,21 @@ def decode(
         metadata=_metadata(root, where, dialect, memory),
         nodes=nodes,
         manifest_files=files,
+        extra=root.blob(8) if root.has(8) else None,
     )
 
 
 def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     """The payload of a snapshot."""
     writer = Writer(IDENTIFIER, _SHAPES)
+    shape = _root_shape(snapshot, dialect)
+    root = writer.root(shape, align=8)
+    if snapshot.extra is not None:
+        writer.blob(root + shape.slots[8], snapshot.extra)
     if dialect.newer:
-        root = writer.root(_NEWER, align=8)
         writer.blob(root + 24, b"", align=8)
         _write_manifest_infos(writer, root + 40, snapshot)
     else:
-        root = writer.root(_FIRST if snapshot.parent_id is None else _LATER, align=8)
         if snapshot.parent_id is not None:
             writer.put(root + 40, snapshot.parent_id)
         _write_manifest_files(writer, root + 24, snapshot)
@@ -165,6 +179,15 @@ def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     for link, node in zip(writer.references(root + 4, len(nodes)), nodes.values(), strict=True):
         _write_node(writer, link, node, dialect)
     return writer.finish()
+
+
+def _root_shape(snapshot: Snapshot, dialect: Dialect) -> Shape:
+    plain, extended = (_LATER, _LATER_EXTRA)
+    if dialect.newer:
+        plain, extended = (_NEWER, _NEWER_EXTRA)
+    elif snapshot.parent_id is None:
+        plain, extended = (_FIRST, _FIRST_EXTRA)
+    return plain if snapshot.extra is None else extended
 
 
 def _nodes(root: Table, dialect: Dialect) -> dict[str, Node]:
@@ -187,23 +210,28 @@ def _files_slot(root: Table, dialect: Dialect) -> int:
 
 def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestFile]:
     if _files_slot(root, dialect) == 7:
-        files = sorted(
-            (ManifestId(info.fixed(0, OBJECT_ID_SIZE)), info.u64(1), info.u32(2))
+        infos = [
+            ManifestFile(
+                ManifestId(info.fixed(0, OBJECT_ID_SIZE)),
+                info.u64(1),
+                info.u32(2),
+                info.blob(3) if info.has(3) else None,
+            )
             for info in root.tables(7)
-        )
+        ]
+        files = sorted(infos, key=lambda file: file.id)
         root.buffer.hold(len(files) * _FILE_MEMORY)
     else:
         rows = root.structs(6, _MANIFEST_FILE, 8)
         root.buffer.hold(len(rows) * _FILE_MEMORY)
-        files = sorted(
-            zip(
-                (ManifestId(bytes(identity)) for identity in rows["id"]),
-                rows["size_bytes"].tolist(),
-                rows["num_chunk_refs"].tolist(),
-                strict=True,
-            )
+        columns = zip(
+            (ManifestId(bytes(identity)) for identity in rows["id"]),
+            rows["size_bytes"].tolist(),
+            rows["num_chunk_refs"].tolist(),
+            strict=True,
         )
-    found = {identity: ManifestFile(identity, size, count) for identity, size, count in files}
+        files = [ManifestFile(*row) for row in sorted(columns)]
+    found = {file.id: file for file in files}
     if len(found) != len(files):
         root.buffer.fail("a manifest file is listed twice")
     return found
@@ -217,12 +245,14 @@ def _node(table: Table, unreleased: bool) -> Node:
         check_node_path(path)
     except InvalidInputError as error:
         table.buffer.fail(error.message)
-    if unreleased and table.has(5):
-        return _unreleased_node(table, identity, path)
     kind = table.u8(3)
+    if unreleased and table.has(5) and kind not in (_ARRAY, _GROUP):
+        # There a reference is in slot 3, and no reference is as short as 1 or 2.
+        return _unreleased_node(table, identity, path)
     data = _node_data(table, kind, 4)
     array = _array_data(data) if kind == _ARRAY else None
-    return Node(identity, path, table.blob(2), array)
+    extra = table.blob(5) if table.has(5) else None
+    return Node(identity, path, table.blob(2), array, extra)
 
 
 def _node_data(table: Table, kind: int, slot: int) -> Table:
@@ -334,7 +364,10 @@ def _write_manifest_infos(writer: Writer, at: int, snapshot: Snapshot) -> None:
     for link, file in zip(writer.references(at, len(files)), files, strict=True):
         writer.align(8)
         writer.link(link)
-        info = writer.table(_MANIFEST_INFO, align=8)
+        plain = file.extra is None
+        info = writer.table(_MANIFEST_INFO if plain else _MANIFEST_INFO_EXTRA, align=8)
+        if file.extra is not None:
+            writer.blob(info + 28, file.extra)
         writer.put(info + 16, file.id)
         writer.number(info + 8, "Q", file.size_bytes)
         writer.number(info + 4, "I", file.num_chunk_refs)
@@ -343,7 +376,9 @@ def _write_manifest_infos(writer: Writer, at: int, snapshot: Snapshot) -> None:
 def _write_node(writer: Writer, link: int, node: Node, dialect: Dialect) -> None:
     writer.align(4)
     writer.link(link)
-    at = writer.table(_NODE)
+    at = writer.table(_NODE if node.extra is None else _NODE_EXTRA)
+    if node.extra is not None:
+        writer.blob(at + 28, node.extra)
     writer.put(at + 16, node.id)
     writer.number(at + 24, "B", _GROUP if node.array is None else _ARRAY)
     writer.text(at + 4, node.path)

@@ -7,9 +7,9 @@ from airflow_provider_icechunk.format.generations.v1.manifests import IDENTIFIER
 from airflow_provider_icechunk.format.wire.columns import batches
 from airflow_provider_icechunk.format.wire.flatbuffers import Buffer
 
-_SNAPSHOT_SLOTS = 8
-_NODES, _NODE_SLOTS = 2, 5
-_MANIFESTS, _MANIFEST_SLOTS = 7, 3
+_SNAPSHOT_SLOTS = 9
+_NODES, _NODE_SLOTS = 2, 6
+_MANIFESTS, _MANIFEST_SLOTS = 7, 4
 
 
 def unknown_field(payload: bytes, *, where: str, memory: Purse | None = None) -> str | None:
