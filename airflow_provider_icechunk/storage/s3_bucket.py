@@ -256,7 +256,9 @@ class Bucket:
         if token:
             request["ContinuationToken"] = token
         try:
-            return self.calling("list", prefix, lambda: self.client.list_objects_v2(**request))
+            return self.calling(
+                "list", prefix, lambda: _listing(self.client.list_objects_v2(**request))
+            )
         except FAILURES as error:
             raise self.error(error, "list", prefix) from error
 
@@ -278,6 +280,10 @@ class Bucket:
             Bucket=self.settings.bucket,
             Delete={"Objects": [{"Key": self.name(key)} for key in keys], "Quiet": True},
         )
+        # Nothing said means all deleted, so an answer that was cut would say the same.
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders")
+        if headers is not None:
+            check_finished(headers, 0)
         return answer.get("Errors", [])
 
 
@@ -300,6 +306,13 @@ def _headers(request: Mapping[str, Any]) -> dict[str, str]:
     metadata: Mapping[str, str] = request.get("Metadata", {})
     named = {_HEADERS[name]: value for name, value in request.items() if name != "Metadata"}
     return {**{_META + name: value for name, value in metadata.items()}, **named}
+
+
+def _listing(page: ListObjectsV2OutputTypeDef) -> ListObjectsV2OutputTypeDef:
+    """A page that says what it lists; the client takes an answer of no bytes for an empty one."""
+    if not {"Name", "Prefix", "KeyCount", "IsTruncated", "Contents"} & page.keys():
+        raise Unfinished("the answer is not a listing")
+    return page
 
 
 def _tag(headers: Mapping[str, str]) -> Version:

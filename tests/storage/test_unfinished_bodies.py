@@ -176,3 +176,44 @@ def test_a_bucket_that_ignores_ranges_is_an_error_and_never_the_wrong_bytes() ->
         reader, url = virtual("s3", port)
         with pytest.raises(VirtualChunkError, match="ranges"):
             reader.read(Virtual(url, 2, 6))
+
+
+LISTING = (
+    b"<?xml version='1.0'?><ListBucketResult><Name>bucket</Name><IsTruncated>false</IsTruncated>"
+    b"<Contents><Key>key</Key><Size>3</Size><LastModified>2026-11-16T05:00:00Z</LastModified>"
+    b"</Contents></ListBucketResult>"
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ALL + b"\r\n",
+        ALL + b"Content-Length: 0\r\n\r\n",
+        ALL + b"\r\n" + LISTING[:60],
+        ALL + b"\r\n" + LISTING[:-30],
+        ALL + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["nothing", "empty", "begun", "nearly", "no pieces"],
+)
+def test_a_listing_that_ends_early_is_asked_for_again_and_never_a_short_one(answer: bytes) -> None:
+    whole = ALL + b"Content-Length: %d\r\n\r\n" % len(LISTING) + LISTING
+    with speaking(answer, whole) as (port, heard):
+        assert [one.key for one in bucket(port).scan("")] == ["key"]
+    assert len(heard) == 2
+    with speaking(answer) as (port, _):
+        with pytest.raises(StorageError):
+            list(bucket(port).scan(""))
+        with pytest.raises(StorageError):
+            bucket(port).list_folders("")
+
+
+def test_deletes_are_not_reported_on_an_answer_whose_end_nobody_announced() -> None:
+    with speaking(ALL + b"\r\n") as (port, _):
+        deleted = bucket(port).delete(["a", "b"])
+    assert deleted.keys == ()
+    assert set(deleted.failed) == {"a", "b"}
+    answer = b"<DeleteResult></DeleteResult>"
+    whole = ALL + b"Content-Length: %d\r\n\r\n" % len(answer) + answer
+    with speaking(ALL + b"\r\n", whole) as (port, _):
+        assert bucket(port).delete(["a", "b"]).keys == ("a", "b")
