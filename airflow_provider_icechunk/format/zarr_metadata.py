@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from airflow_provider_icechunk.budget import FREE_BYTES, current
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
     UnsupportedError,
 )
+from airflow_provider_icechunk.format.wire.json_text import memory_of
 
 MAX_DOCUMENT = 64 << 20
 """Longest document that is parsed, in bytes."""
@@ -172,6 +174,12 @@ def split_document(document: bytes) -> tuple[EarlyArray | None, dict[str, Any] |
 def _parse(document: bytes) -> dict[str, Any]:
     if len(document) > MAX_DOCUMENT:
         raise _invalid(f"it has {len(document)} bytes, more than {MAX_DOCUMENT}")
+    if memory_of(document) > current().free_bytes:
+        raise InvalidInputError(
+            f"this `zarr.json` takes more memory than the {current().free_bytes} bytes that a "
+            f"document may take; if it is trusted, raise {FREE_BYTES} in the environment",
+            kind=Kind.LIMIT_EXCEEDED,
+        )
     try:
         fields = json.loads(document)
     except (ValueError, RecursionError):

@@ -43,6 +43,7 @@ from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, NodeI
 from airflow_provider_icechunk.format.snapshot import Node, Snapshot, in_order
 from airflow_provider_icechunk.format.wire import json_text as js
 from airflow_provider_icechunk.format.wire.layout import Shape, Writer
+from airflow_provider_icechunk.format.zarr_metadata import parse_node
 
 ID = bytes(12)
 EARLY_ID = bytes(16)
@@ -337,6 +338,49 @@ def _alpha1_attributes(data: bytes) -> object:
     return codec.decode_snapshot(data, SnapshotId(EARLY_ID), where="bomb")
 
 
+def attributes_nested() -> bytes:
+    """One row of attributes with millions of empty lists."""
+    sink = io.BytesIO()
+    text = b'{"a":[' + b"[]," * 7_000_000 + b"[]]}"
+    pq.write_table(pa.table({"attrs": [text]}), sink, compression="zstd", compression_level=3)
+    return sink.getvalue()
+
+
+def structure_lists() -> bytes:
+    """The same as attributes of a node."""
+    text = b'{"a":[' + b"[]," * 7_000_000 + b"[]]}"
+    return structure([{"id": 1, "type": "group", "path": "/a", "inline_attrs": text}])
+
+
+def structure_rows() -> bytes:
+    """More nodes than there are numbers for, all of them the same."""
+    metadata = {
+        "shape": [1],
+        "data_type": "int8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    }
+    row = {"id": 1, "type": "array", "path": "/a", "array_metadata": metadata}
+    return structure([row] * 200_000)
+
+
+def document_lists() -> bytes:
+    return (
+        b'{"zarr_format":3,"node_type":"group","attributes":{"a":[' + b"[]," * 7_000_000 + b"[]]}}"
+    )
+
+
+def snapshot_document() -> bytes:
+    """A node whose document is a bomb by itself, which nobody looks into before it is used."""
+    node = Node(NodeId(bytes(8)), "/a", document_lists())
+    return V1.encode_snapshot(Snapshot(SnapshotId(ID), None, 1, "m", {}, {"/a": node}))
+
+
+def _document(data: bytes) -> object:
+    found = V1.decode_snapshot(data, SnapshotId(ID), where="bomb")
+    return parse_node(found.nodes["/a"].user_data)
+
+
 def fragment(arrays: bytes) -> bytes:
     head = b"\x96" + msgpack.packb(MAGIC) + msgpack.packb(VERSION) + msgpack.packb(ID)
     payload = head + msgpack.packb("job") + msgpack.packb("worker") + arrays
@@ -460,6 +504,10 @@ BOMBS: dict[str, tuple[Make, Read]] = {
     "draft/structure-dictionary": (structure_dictionary, _structure),
     "draft/structure-nested": (structure_nested, _structure),
     "draft/attributes": (attributes_dictionary, _draft_attributes),
+    "draft/attributes-nested": (attributes_nested, _draft_attributes),
+    "draft/structure-lists": (structure_lists, _structure),
+    "draft/structure-rows": (structure_rows, _structure),
+    "1/document": (snapshot_document, _document),
     "draft/state": (lambda: b'{"id":[' + b"[]," * 40_000 + b"[]]}", decode_state),
     "fragment/zeros": (_frame_of_zeros, _fragment),
     "fragment/maps": (

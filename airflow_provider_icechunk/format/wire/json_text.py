@@ -12,6 +12,8 @@ from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError,
 Object: TypeAlias = Mapping[str, Any]
 
 MAX_DEPTH = 128
+_CONTAINER_MEMORY = 72
+_ITEM_MEMORY = 40
 _U64 = (1 << 64) - 1
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -30,6 +32,12 @@ def parse(data: bytes, *, where: str, limit: int) -> Any:
         reason = str(error) if type(error) is json.JSONDecodeError else type(error).__name__
         raise FormatError(f"{where}: not a valid JSON document ({reason[:200]})") from None
     return value
+
+
+def memory_of(data: bytes) -> int:
+    """What the JSON value in `data` takes in memory at most, about; nothing is built for it."""
+    containers = data.count(b"[") + data.count(b"{")
+    return 2 * len(data) + _CONTAINER_MEMORY * containers + _ITEM_MEMORY * data.count(b",")
 
 
 def dump(value: object, what: str) -> bytes:

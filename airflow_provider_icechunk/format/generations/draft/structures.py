@@ -7,6 +7,7 @@ note of the Parquet footer, so that a snapshot that no state lists yet can be re
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +63,10 @@ from airflow_provider_icechunk.format.zarr_metadata import MAX_DOCUMENT, ArrayDo
 _NOTE = "icechunk.snapshot"
 _NOTE_LIMIT = 64 << 20
 _U32 = (1 << 32) - 1
-_NODES = Cost(row=1000, value=100)
-_DOCUMENTS = Cost(row=500, value=100)
+_NODES = Cost(row=50, value=8)
+_DOCUMENTS = Cost(row=500, value=8)
+_NODE_MEMORY = 400
+_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +115,28 @@ def decode_structure(
     table, notes = read_table(
         data, STRUCTURE, where=where, limit=limit, cost=_NODES, memory=outside.memory
     )
-    try:
-        records = table.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
-        raise broken(where, error) from None
-    nodes = [_read_row(record, layout, where, outside) for record in records]
-    if len({node.path for node in nodes}) != len(nodes):
-        raise FormatError(f"{where}: two nodes have the same path")
+    nodes = []
+    paths: set[str] = set()
+    for record in _records(table, where):
+        node = _read_row(record, layout, where, outside)
+        outside.memory.charge(len(node.user_data) + _NODE_MEMORY)
+        nodes.append(node)
+        paths.add(node.path)
+        if len(paths) != len(nodes):
+            raise FormatError(f"{where}: two nodes have the same path")
     if len({node.id for node in nodes}) != len(nodes):
         raise FormatError(f"{where}: two nodes have the same id")
     return Structure(nodes, _facts(notes.get(_NOTE), where))
+
+
+def _records(table: Any, where: str) -> Iterator[dict[str, Any]]:
+    """The rows, of which few are dictionaries at a time."""
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        try:
+            records = table.slice(start, _ROWS_AT_ONCE).to_pylist()
+        except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
+            raise broken(where, error) from None
+        yield from records
 
 
 def check_node(node: Node) -> None:
@@ -146,6 +161,7 @@ def decode_attributes(data: bytes, *, where: str, limit: int, memory: Purse) -> 
         raise broken(where, error) from None
     if not all(isinstance(text, bytes) for text in texts):
         raise FormatError(f"{where}: attributes are not binary")
+    memory.charge(sum(map(js.memory_of, texts)))
     rows = [js.parse(text, where=where, limit=MAX_DOCUMENT) for text in texts]
     return checked_rows(rows, where=where)
 
@@ -215,6 +231,8 @@ def _read_row(record: dict[str, Any], layout: DraftLayout, where: str, outside: 
     if kind not in ("array", "group") or (kind == "array") != (metadata is not None):
         raise FormatError(f"{where}: node {path[:200]!r} is neither a group nor an array")
     here = f"{where}, node {path[:200]!r}"
+    if isinstance(attributes, bytes):
+        outside.memory.check(js.memory_of(attributes))
     document, facts = to_zarr_json(metadata, attributes, where=here)
     if not isinstance(facts, ArrayDocument):
         return Node(identity, path, document)

@@ -22,6 +22,10 @@ _MOST_ROWS = 1 << 32
 _BATCH = 1 << 16
 
 
+_ELEMENT_MEMORY = 100
+"""What an item of a list takes, which is an object of Python at last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Memory that reading takes beside the texts themselves."""
@@ -207,7 +211,9 @@ def _pay(
 ) -> None:
     """Pay for rows, values and texts; nothing but headers of pages and dictionaries is read."""
     pages = [one for one in survey(data, where=where) if _is_below(one.path, names)]
-    memory.charge(cost.row * metadata.num_rows + cost.value * sum(one.values for one in pages))
+    rows = metadata.num_rows
+    memory.charge(cost.row * rows + sum(cost.value * min(one.values, rows) for one in pages))
+    memory.charge(_ELEMENT_MEMORY * sum(max(one.values - rows, 0) for one in pages))
     memory.charge(sum(one.unpacked for one in pages))
     texts = [one for one in pages if one.holds_bytes]
     worst = sum(one.values * (one.unpacked if one.shares else one.largest) for one in texts)
