@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,6 @@ from airflow_provider_icechunk.zarr_store.sessions import Repository as ZarrRepo
 
 Steps = Iterator[None]
 """An operation; each time it yields, something was acknowledged."""
-LATER = timedelta(hours=1)
 
 
 def live_a_little(storage: Storage, generation: str) -> None:
@@ -111,12 +110,12 @@ def amend(storage: Storage, _: str) -> Steps:
 
 
 def expire(storage: Storage, _: str) -> Steps:
-    Repository.open(storage).expire_snapshots(datetime.now(UTC) + LATER)
+    Repository.open(storage).expire_snapshots(datetime.now(UTC))
     yield
 
 
 def collect(storage: Storage, _: str) -> Steps:
-    summary = Repository.open(storage).garbage_collect(datetime.now(UTC) + LATER)
+    summary = Repository.open(storage).garbage_collect(datetime.now(UTC))
     assert summary.chunks_deleted
     yield
 
@@ -126,9 +125,9 @@ def expire_and_collect(storage: Storage, _: str) -> Steps:
     repo.reset_branch("side", repo.lookup_branch("main"))
     repo.delete_tag("v1")
     yield
-    repo.expire_snapshots(datetime.now(UTC) + LATER)
+    repo.expire_snapshots(datetime.now(UTC))
     yield
-    assert repo.garbage_collect(datetime.now(UTC) + LATER).snapshots_deleted
+    assert repo.garbage_collect(datetime.now(UTC)).snapshots_deleted
     yield
 
 

@@ -134,6 +134,10 @@ class Entry:
         self._trouble.meet("is_dir")
         return self._entry.is_dir(follow_symlinks=follow_symlinks)
 
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        self._trouble.meet("stat of an entry")
+        return self._entry.stat(follow_symlinks=follow_symlinks)
+
     def is_symlink(self) -> bool:
         self._trouble.meet("is_symlink")
         return self._entry.is_symlink()
@@ -167,6 +171,8 @@ VERBS: dict[str, Callable[[LocalStorage, Version], object]] = {
     "settle": lambda storage, _: storage.settle(),
     "delete": lambda storage, _: storage.delete([KEY, "refs/none"]),
     "delete_immutable": lambda storage, _: storage.delete([OTHER], immutable=True),
+    "unfinished": lambda storage, _: storage.unfinished(1 << 62),
+    "remove_unfinished": lambda storage, _: storage.remove_unfinished(["chunks/.icechunk#1"]),
     "now": lambda storage, _: storage.now(),
     "check": lambda storage, _: storage.check_conditional_writes(),
 }
