@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -57,4 +58,5 @@ def commit(path: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"read": read, "commit": commit}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"read": read, "commit": commit}[sys.argv[1]](sys.argv[2])), flush=True)
+    os._exit(0)  # Threads of the library do not always survive the end of the interpreter.

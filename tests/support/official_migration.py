@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 
 import icechunk
@@ -75,4 +76,5 @@ if __name__ == "__main__":
         for one in sys.argv[2:]:
             migrate(one)
     else:
-        print(json.dumps([proceed(one) for one in sys.argv[2:]]))
+        print(json.dumps([proceed(one) for one in sys.argv[2:]]), flush=True)
+    os._exit(0)  # Threads of the library do not always survive the end of the interpreter.

@@ -6,6 +6,7 @@ Usage: `python official_v2.py <action> <folder>`. The last line of the output is
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -107,4 +108,5 @@ def clean(folder: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     action = {"read": read, "create": create, "proceed": proceed, "clean": clean}[sys.argv[1]]
-    print(json.dumps(action(sys.argv[2])))
+    print(json.dumps(action(sys.argv[2])), flush=True)
+    os._exit(0)  # Threads of the library do not always survive the end of the interpreter.
