@@ -28,8 +28,9 @@ _ATTOSECONDS = {
 _KINDS = {
     "b": "numbers", "i": "numbers", "u": "numbers", "f": "numbers",
     "M": "times", "m": "durations",
-    "U": "texts", "T": "texts", "O": "texts", "S": "bytes",
+    "U": "texts", "T": "texts", "S": "bytes",
 }  # fmt: skip
+_OBJECTS: tuple[tuple[str, type], ...] = (("texts", str), ("bytes", bytes))
 _WANTED = {
     "numbers": "a number",
     "times": "a time: a datetime, or a text like 2026-01-31T12:00:00",
@@ -38,8 +39,10 @@ _WANTED = {
     "bytes": "a text",
 }
 _OFFSET = re.compile(
-    r"(?P<local>.+[T ].+?)(?:Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))", re.ASCII
+    r"(?P<local>.+[T ].+?)(?:Z|(?P<sign>[+-])(?P<hours>\d\d)(?::?(?P<minutes>\d\d))?)", re.ASCII
 )
+_BARE_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)", re.ASCII)
+_LONG_YEAR = re.compile(r"\d{5}", re.ASCII)
 
 
 def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
@@ -50,14 +53,15 @@ def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
 
     :param name: the coordinate, for the words of a refusal.
     """
-    kind = _KINDS.get(values.dtype.kind)
+    kind = _kind(values)
     if kind is None or (kind == "durations" and _unit(values.dtype)[0] not in _ATTOSECONDS):
         raise InvalidInputError(
             f"the coordinate {name!r} holds {values.dtype}, which has no order: select with `isel`"
         )
     falling = len(values) > 1 and bool(values[0] > values[-1])
     rising = values[::-1] if falling else values
-    if not bool(np.all(rising[:-1] <= rising[1:])):
+    # A value that is not a number or not a time is not equal to itself, also where it is alone.
+    if not bool(np.all(rising[:-1] <= rising[1:])) or bool(np.any(values[:1] != values[:1])):
         raise InvalidInputError(f"the coordinate {name!r} is not sorted: select with `isel`")
     low, high = (_comparable(name, kind, values.dtype, bound) for bound in _ends(name, bounds))
     if falling and low is not None and high is not None and low > high:
@@ -67,6 +71,15 @@ def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
     stop = len(values) if high is None else bisect_right(rising, high, key=key)
     stop = max(start, stop)
     return (len(values) - stop, len(values) - start) if falling else (start, stop)
+
+
+def _kind(values: NDArray[Any]) -> str | None:
+    """What a coordinate holds; objects are texts or bytes of any length."""
+    if values.dtype.kind == "O":
+        return next(
+            (kind for kind, made in _OBJECTS if all(isinstance(v, made) for v in values)), None
+        )
+    return _KINDS.get(values.dtype.kind)
 
 
 def _ends(name: str, bounds: object) -> tuple[Any, Any]:
@@ -125,11 +138,15 @@ def _number(bound: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _moment(bound: Any) -> int | None:
+    if bound != bound:
+        return None
     if isinstance(bound, datetime):
+        finer = _nanoseconds(bound, "nanosecond")
         bound = bound if bound.tzinfo is None else bound.astimezone(UTC).replace(tzinfo=None)
-    elif isinstance(bound, str):
+        return int(_key("times", np.dtype("M8[us]"))(np.datetime64(bound, "us"))) + finer
+    if isinstance(bound, str):
         return _moment_of_text(bound)
-    elif not isinstance(bound, date | np.datetime64):
+    if not isinstance(bound, date | np.datetime64):
         return None
     moment = np.datetime64(bound)
     return None if np.isnat(moment) else int(_key("times", moment.dtype)(moment))
@@ -137,6 +154,9 @@ def _moment(bound: Any) -> int | None:
 
 def _moment_of_text(text: str) -> int | None:
     """The moment in a text; without an offset it is UTC, as times in arrays are."""
+    text = _BARE_DATE.sub(r"\1-\2-\3", text) if _BARE_DATE.fullmatch(text) else text
+    if _LONG_YEAR.match(text):
+        return None  # NumPy takes the seconds of an epoch for a year.
     offset = _OFFSET.fullmatch(text)
     try:
         moment = _moment(np.datetime64(text if offset is None else offset["local"]))
@@ -144,7 +164,7 @@ def _moment_of_text(text: str) -> int | None:
         return None
     if moment is None or offset is None or offset["hours"] is None:
         return moment
-    minutes = 60 * int(offset["hours"]) + int(offset["minutes"])
+    minutes = 60 * int(offset["hours"]) + int(offset["minutes"] or 0)
     return moment - (-minutes if offset["sign"] == "-" else minutes) * _ATTOSECONDS["m"]
 
 
@@ -152,9 +172,15 @@ def _duration(bound: Any) -> int | None:
     if not isinstance(bound, timedelta | np.timedelta64):
         return None
     length = np.timedelta64(bound)
+    finer = _nanoseconds(bound, "nanoseconds")
     if np.isnat(length) or _unit(length.dtype)[0] not in _ATTOSECONDS:
         return None
-    return int(_key("durations", length.dtype)(length))
+    return int(_key("durations", length.dtype)(length)) + finer
+
+
+def _nanoseconds(bound: Any, part: str) -> int:
+    """What a time or duration of pandas has below the microseconds, which NumPy drops."""
+    return int(getattr(bound, part, 0)) * _ATTOSECONDS["ns"]
 
 
 def _text(bound: Any, kind: str) -> str | bytes | None:
