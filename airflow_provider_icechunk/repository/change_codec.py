@@ -6,6 +6,8 @@ verified, `FormatError` for anything else.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
 from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, NodeId
@@ -74,9 +76,10 @@ def _node(item: mp.Value, known: dict[NodeId, Node], where: str) -> Node:
     document = mp.as_bytes(fields[2], "a document", where=where)
     try:
         path = check_node_path(mp.as_text(fields[1], "a path", where=where))
-        return node_from_document(identity, path, document, manifests, rectilinear=True)
+        node = node_from_document(identity, path, document, manifests, rectilinear=True)
     except InvalidInputError as error:
         raise FormatError(f"{where}: {error}") from None
+    return node if before is None else replace(node, extra=before.extra)
 
 
 def _id(value: mp.Value, where: str) -> NodeId:

@@ -18,6 +18,7 @@ from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_re
 from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32
 from airflow_provider_icechunk.format.snapshot import Snapshot, in_order
 from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.repository.change_codec import decode_changes, encode_changes
 from airflow_provider_icechunk.storage.base import Anything
 from airflow_provider_icechunk.storage.memory import MemoryStorage
 
@@ -86,6 +87,21 @@ def test_a_commit_on_top_of_a_newer_snapshot_keeps_what_it_added(generation: str
     }
     if generation == "2":
         assert {file.extra for file in top.manifest_files.values()} == {b"of a file"}
+
+
+@pytest.mark.parametrize("generation", CODECS)
+def test_a_worker_that_changes_a_node_keeps_what_newer_releases_added(generation: str) -> None:
+    storage = written(generation)
+    key, snapshot = head(storage, generation)
+    newer = extended(snapshot, files=False)
+    storage.put(key, CODECS[generation].encode_snapshot(newer), expect=Anything())
+    session = icechunk.Repository.open(storage).writable_session("main")
+    worker = session.fork()
+    zarr.open_array(worker.store, path="a").attrs["units"] = "K"
+    made = encode_changes(worker.hand_over(), newer)
+    changes = decode_changes(made, newer, where="the changes of a worker")
+    (changed,) = changes.updated.values()
+    assert changed.extra == b"/a"
 
 
 @pytest.mark.parametrize("generation", CODECS)
