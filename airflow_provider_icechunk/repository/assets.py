@@ -81,6 +81,12 @@ class Assets:
                 part.content()
         return found
 
+    def stored_now(self, identity: SnapshotId) -> Snapshot:
+        """The same if it is stored right now; a cached one may have been collected since."""
+        if self.storage.head(self.ledger.layout.snapshot(identity)) is None:
+            self.forget_snapshot(identity)
+        return self.snapshot(identity)
+
     def passed(self, identity: SnapshotId) -> Snapshot:
         """A snapshot on the way through a history: damage in its tree shows when it is used."""
         return self._snapshots.get(identity, lambda: self._load_snapshot(identity, self._glance))

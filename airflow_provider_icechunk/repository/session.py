@@ -332,14 +332,30 @@ class Session(Coordination, Rebasing, Reindexing, ChunkTables):
         )
 
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
-        """Store the changes as a snapshot that no branch names; the session is read-only then."""
+        """Store the changes as a snapshot that no branch names; the session is read-only then.
+
+        Refused if the snapshot below was collected, because its branch is gone: it shares chunks.
+        """
         with self.tree.lock:
             self._check_open()
             self._check_changed()
             snapshot = self._store_snapshot(message, self._default_metadata | dict(metadata or {}))
+            self._check_base()
             self.tree.held.swap(partial(self._engine.ledger.announce, snapshot))
             self._finish(snapshot)
             return self._engine.show(snapshot.id)
+
+    def _check_base(self) -> None:
+        """A commit finds its base where the branch is; nothing else says that it still is there."""
+        try:
+            self._engine.assets.stored_now(self.tree.base.id)
+        except NotFoundError as error:
+            raise SessionError(
+                f"snapshot {self.snapshot_id} of {self.location}, on which this session stands, "
+                "was collected, and the chunks that it shares with the changes may be, too; "
+                "nothing was committed: write it again in a new session",
+                kind=Kind.CHUNKS_COLLECTED,
+            ) from error
 
     def _check_changed(self) -> None:
         if not self.has_uncommitted_changes:

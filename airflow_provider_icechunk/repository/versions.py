@@ -227,11 +227,8 @@ class Versions:
         )
 
     def _existing(self, snapshot_id: str) -> SnapshotId:
-        """A snapshot that is stored right now; a cached one may have been collected since."""
-        identity = self._parse(snapshot_id)
-        if self._engine.storage.head(self._engine.ledger.layout.snapshot(identity)) is None:
-            self._engine.assets.forget_snapshot(identity)
-        return self._engine.assets.snapshot(identity).id
+        """A snapshot that is stored right now."""
+        return self._engine.assets.stored_now(self._parse(snapshot_id)).id
 
     def _parse(self, snapshot_id: str) -> SnapshotId:
         try:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from support.arrays import put
+from support.arrays import array, put
 from support.long_work import DAY, begin, collect, leases, old_session, opened, sound
 from support.upkeep import GENERATIONS, UNPACKED, Clock, chunk, everything, keys, write
 
@@ -274,6 +274,26 @@ def test_a_flushed_snapshot_keeps_what_is_older_than_itself_until_it_is_old(
     clock.wait(hours=20)
     planned = opened(storage, clock).garbage_collect(clock.now - DAY, dry_run=True)
     assert (planned.chunks_deleted, planned.snapshots_deleted) == (1, 1)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_nothing_is_flushed_onto_a_snapshot_that_was_collected(generation: str) -> None:
+    clock = Clock()
+    storage = begin(clock, generation)
+    repo = opened(storage, clock)
+    repo.create_branch("side", repo.lookup_branch("main"))
+    write(repo, "side", 3, "on a branch of its own")
+    clock.wait(days=3)
+    session = opened(storage, clock).writable_session("side")
+    session.tree.put_document("/new", array([4], [1]))
+    put(session, "/new", (1,), chunk("young"))
+    repo.delete_branch("side")
+    collect(storage, clock)
+    with pytest.raises(SessionError, match="on which this session stands, was collected") as caught:
+        session.flush("loose")
+    assert caught.value.kind is Kind.CHUNKS_COLLECTED
+    collect(storage, clock)
+    assert sound(storage)
 
 
 @pytest.mark.parametrize("gone", ["snapshots/", "manifests/"])
