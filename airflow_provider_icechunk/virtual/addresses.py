@@ -7,10 +7,18 @@ NAT64. Such an address is judged by what it carries.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
 
+_INSIDE = (
+    IPv4Network("168.63.129.16"),
+    IPv4Network("192.0.0.0/24"),
+    IPv6Network("fec0::/10"),
+    IPv6Network("3fff::/20"),
+)
+"""What Python may call global and is not: the services that Azure offers every virtual machine,
+special uses, what networks had for themselves before `fc00::/7`, and documentation."""
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")
 _ISATAP = 0x5EFE
@@ -26,7 +34,8 @@ def is_private_address(text: str) -> bool:
 
 def _is_private(address: Address) -> bool:
     # `is_global` is true for some multicast groups.
-    return not address.is_global or address.is_multicast or address.is_reserved
+    special = address.is_multicast or address.is_reserved
+    return special or not address.is_global or any(address in network for network in _INSIDE)
 
 
 def _unwrapped(address: Address) -> Iterator[Address]:

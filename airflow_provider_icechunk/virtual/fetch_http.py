@@ -104,7 +104,8 @@ def _ask(
                 return _Answer(response.status, response.headers, data)
             finally:
                 response.close()
-        except (HTTPError, OSError) as error:
+        except (HTTPError, OSError, ValueError) as error:
+            # A ValueError is what a chunked body of negative size leads to.
             if last:
                 raise VirtualChunkError(
                     f"cannot read the virtual chunk at {shown(str(location))}: "
@@ -155,5 +156,5 @@ def moment(header: str | None) -> datetime | None:
     """The time in a header; `None` if there is none, or none that can be read."""
     try:
         return None if header is None else parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectRequestTypeDef
 
 _SECONDS = 60.0
+_NONSENSE = (ValueError, RuntimeError, ArithmeticError)
+"""What the library lets through when a header is no time or number."""
 
 
 def s3_client(access: S3Access, bucket: str) -> S3Client:
@@ -98,6 +100,10 @@ def fetch_s3(
             if trouble in PASSING and not last:
                 continue
             raise _failure(where, trouble, error) from None
+        except _NONSENSE:
+            raise VirtualChunkError(
+                f"the store of {where} sent an answer that cannot be understood"
+            ) from None
         if told is None and start:
             raise VirtualChunkError(
                 f"the store of {where} ignores ranges, so chunks cannot be read"

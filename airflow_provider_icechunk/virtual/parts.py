@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_icechunk.exceptions import VirtualChunkChangedError
+from airflow_provider_icechunk.exceptions import VirtualChunkChangedError, VirtualChunkError
 from airflow_provider_icechunk.format.references import Checksum, ETag, LastModified
+
+_SENDABLE = re.compile(r"[\x20-\x7e\xa0-\xff]{0,1024}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,15 @@ class Part:
 
 
 def quoted_etag(value: str) -> str:
-    """An entity tag in the form a request header needs."""
+    """An entity tag in the form a request header needs.
+
+    It is stored text: what no header can carry never came from a server.
+    """
+    if not _SENDABLE.fullmatch(value):
+        raise VirtualChunkError(
+            f"the entity tag {value[:100]!r} of a virtual chunk cannot be sent to its store; make "
+            "the reference anew"
+        )
     return value if value.endswith('"') else f'"{value}"'
 
 

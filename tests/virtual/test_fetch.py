@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -207,8 +207,8 @@ class Files(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+def serving(handler=Files):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.paths, server.targets = [], {}
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -290,6 +290,58 @@ def test_redirects_are_followed_only_within_the_grant(web):
                 reader.read(Virtual(base(web) + f"to/{mode}", 0, 4))
         assert other.paths == []
         assert not any("private" in path for path in web.paths)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["a\r\nX-More: 1", "a\n", "\0", "\u65e5\u672c", "a" * 100_000],
+    ids=["another header", "line", "nul", "letters", "long"],
+)
+def test_an_entity_tag_that_no_header_can_carry_is_an_error_and_not_sent(web, tag):
+    reader = reader_for(base(web), http_store())
+    with pytest.raises(VirtualChunkError, match="cannot be sent"):
+        reader.read(Virtual(base(web) + "a", 0, 4, ETag(tag)))
+    assert web.paths == []
+
+
+NONSENSE = {
+    "length": [("Content-Length", "x")],
+    "digits": [("Content-Length", "9" * 5000)],
+    "zone": [("Last-Modified", "1 Jan 2020 00:00:00 +99999999999999999999")],
+    "year": [("Last-Modified", "Mon, 01 Jan 99999999999999 00:00:00 GMT")],
+    "time": [("Last-Modified", "x")],
+    "number": [("Last-Modified", "9" * 5000)],
+    "chunked": [("Transfer-Encoding", "chunked")],
+}
+
+
+class Nonsense(BaseHTTPRequestHandler):
+    """Answers with headers and bodies that mean nothing."""
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self.send_response(206)
+        headers = NONSENSE[self.path.rsplit("/", 1)[-1]]
+        for name, value in [("Content-Range", "bytes 0-3/4"), *headers]:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"-4\r\nDATA\r\n0\r\n\r\n" if self.path.endswith("chunked") else b"DATA")
+
+
+@pytest.mark.parametrize("mode", NONSENSE)
+@pytest.mark.parametrize("kind", ["http", "s3"])
+def test_an_answer_of_nonsense_is_an_error_of_this_package_or_ignored(mode, kind):
+    with serving(Nonsense) as server:
+        if kind == "http":
+            reader = reader_for(base(server), http_store())
+            location = base(server) + mode
+        else:
+            reader = s3_reader(f"http://127.0.0.1:{server.server_port}")
+            location = f"s3://foreign/deep/{mode}"
+        with suppress(VirtualChunkError):
+            assert reader.read(Virtual(location, 0, 4, LastModified(5))) == b"DATA"
 
 
 def test_an_unreachable_server_is_an_error():
