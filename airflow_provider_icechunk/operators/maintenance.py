@@ -23,8 +23,8 @@ _SAMPLE = 20
 class IcechunkExpireSnapshotsOperator(RepositoryOperator):
     """Take old snapshots out of the history; their objects wait for the garbage collection.
 
-    Returns `dry_run`, `older_than`, `expired` (how many), `snapshots` (the first of them),
-    `deleted_branches` and `deleted_tags`.
+    Returns `dry_run`, `older_than`, `expired` (how many leave the history; a head that stays is
+    none of them), `snapshots` (the first of them), `deleted_branches` and `deleted_tags`.
 
     :param repository: path below the root of the connection. (templated)
     :param older_than: snapshots written before this time, or of this age, may go: a `datetime`, a
@@ -77,7 +77,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         plan = repository.plan_expiration(policy)
         if not dry_run:
             plan = repository.carry_out_expiration(plan)
-        expired = [plan.show(identity) for identity in plan.released]
+        expired = [plan.show(identity) for identity in plan.leaving]
         deleted = [ref for ref in plan.refs if ref.delete]
         self.log.info(
             "%d snapshots before %s %s",

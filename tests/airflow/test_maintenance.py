@@ -127,6 +127,27 @@ def test_a_dry_run_says_what_expires_and_the_run_does_just_that(repository: Repo
     assert do(IcechunkExpireSnapshotsOperator, **arguments)["expired"] == 0
 
 
+@pytest.mark.parametrize("generation", ["draft", "alpha", "alpha1", "1", "2"])
+def test_an_expiry_reports_what_left_the_history_and_no_head_that_stays(
+    folder: Path, generation: str
+) -> None:
+    made = Repository.create(local_filesystem_storage(folder / "weather"), spec_version=generation)
+    for value in range(COMMITS):
+        session = made.writable_session("main")
+        zarr.open_group(session.store, mode="a").attrs["value"] = value
+        session.commit(f"{value}")
+    before = snapshots(made)
+    made.create_tag("v1", before[2])
+    arguments = {"older_than": "0s", "minimum_age": "0s"}
+    planned = do(IcechunkExpireSnapshotsOperator, dry_run=True, **arguments)
+    done = do(IcechunkExpireSnapshotsOperator, **arguments)
+    left = {info.id for info in Repository.open(made.storage).ancestry(tag="v1")}
+    gone = set(before) - set(snapshots(made)) - left
+    assert gone == {before[1], before[3]}
+    assert set(done["snapshots"]) == set(planned["snapshots"]) == gone
+    assert done["expired"] == planned["expired"] == len(gone)
+
+
 def test_branches_and_tags_that_expired_go_if_asked(repository: Repository) -> None:
     old = snapshots(repository)[2]
     repository.create_branch("old", old)

@@ -96,6 +96,11 @@ class ExpirationPlan:
             ref.delete for ref in self.refs if (ref.type, ref.name, ref.tip) == (kind, name, tip)
         )
 
+    @property
+    def leaving(self) -> frozenset[SnapshotId]:
+        """Snapshots that no history has afterwards: without heads that are expired and stay."""
+        return self.released - {ref.tip for ref in self.refs if not ref.delete}
+
     def staying(self) -> list[str]:
         """Ids of the snapshots that branches and tags still name afterwards."""
         return [self.show(ref.tip) for ref in self.refs if not ref.delete]
