@@ -100,9 +100,22 @@ def allowing(allowance: Allowance) -> Iterator[None]:
 
 
 class Purse:
-    """What is left for one file. Entered while the file is decoded, as often as that takes."""
+    """What is left for one file. Entered while the file is decoded, as often as that takes.
 
-    __slots__ = ("_allowed", "_held", "_share", "_spent", "_where")
+    What is charged outside of that counts for the file alone: nobody would give it back.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_entered",
+        "_entering",
+        "_held",
+        "_owner",
+        "_share",
+        "_spent",
+        "_unshared",
+        "_where",
+    )
 
     def __init__(self, packed: int, *, where: str, allowance: Allowance | None = None) -> None:
         chosen = allowance or current()
@@ -111,6 +124,10 @@ class Purse:
         self._where = where
         self._spent = 0
         self._held = 0
+        self._entered = 0
+        self._entering = threading.Lock()
+        self._owner = 0
+        self._unshared = 0
 
     @property
     def left(self) -> int:
@@ -122,9 +139,11 @@ class Purse:
         self._spent += size
         if self._spent > self._allowed:
             raise self.refusal()
-        if self._spent - self._held >= _STEP:
-            _SHARED.hold(self._spent - self._held, self._share)
-            self._held = self._spent
+        self._unshared += size
+        if self._entered and self._unshared >= _STEP:
+            _SHARED.hold(self._owner, self._unshared, self._share)
+            self._held += self._unshared
+            self._unshared = 0
 
     def check(self, size: int) -> None:
         """Refuse memory that is needed for a moment only, if there is no room for it."""
@@ -141,12 +160,18 @@ class Purse:
         )
 
     def __enter__(self) -> Self:
+        with self._entering:
+            if not self._entered:
+                self._owner, self._unshared = threading.get_ident(), 0
+            self._entered += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._held:
-            _SHARED.give_back(self._held)
-            self._held = 0
+        with self._entering:
+            self._entered -= 1
+            if not self._entered and self._held:
+                _SHARED.give_back(self._owner, self._held)
+                self._held = 0
 
 
 class _Shared:
@@ -160,8 +185,7 @@ class _Shared:
         self._alone: int | None = None
         """The thread that may exceed the budget."""
 
-    def hold(self, size: int, capacity: int) -> None:
-        me = threading.get_ident()
+    def hold(self, me: int, size: int, capacity: int) -> None:
         with self._changed:
             try:
                 while not self._may_hold(me, size, capacity):
@@ -173,8 +197,7 @@ class _Shared:
                 self._waiting.discard(me)
             self._held[me] = self._held.get(me, 0) + size
 
-    def give_back(self, size: int) -> None:
-        me = threading.get_ident()
+    def give_back(self, me: int, size: int) -> None:
         with self._changed:
             left = self._held.get(me, 0) - size
             if left > 0:

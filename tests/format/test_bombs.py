@@ -200,6 +200,20 @@ def test_files_that_are_decoded_at_once_wait_for_each_other_and_never_for_ever()
     assert most[0] <= 2 * (64 << 20)
 
 
+def test_what_is_charged_while_nothing_is_decoded_keeps_nobody_waiting() -> None:
+    """Whoever never gives back would stop every other thread of the process for ever."""
+    Purse(1, where="x", allowance=Allowance(64 << 20)).charge(50 << 20)
+    done = threading.Event()
+
+    def decode() -> None:
+        with Purse(1, where="y", allowance=Allowance(64 << 20)) as purse:
+            purse.charge(40 << 20)
+        done.set()
+
+    threading.Thread(target=decode, daemon=True).start()
+    assert done.wait(10)
+
+
 def test_an_honest_snapshot_with_many_small_groups_is_read() -> None:
     """As many as generation `draft` can number, as alike as they get."""
     document = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
