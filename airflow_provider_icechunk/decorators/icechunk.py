@@ -47,7 +47,7 @@ class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
     :param rebase: whether to move over commits that others made meanwhile.
     :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
     :param on_rerun: what a task does that committed and was cleared: `replace` calls the function
-        and commits anew, `skip` returns the commit that is there, `always` lets retries commit
+        and commits again, `skip` returns the commit that is there, `always` lets retries commit
         anew as well.
     :param icechunk_conn_id: the connection.
     """
