@@ -1,8 +1,8 @@
-"""The public door of the engine, with the names of the official `icechunk` package.
+"""The public API of the engine, with the names of the official `icechunk` package.
 
 A script written for `icechunk` 1.1 runs with `import airflow_provider_icechunk.api as icechunk`.
-What goes beyond the official package is an addition, never another spelling of the same thing.
-Imports no Airflow, so that it runs on a Spark executor that has none.
+Names beyond the official package are additions, never another name for the same thing. Imports no
+Airflow, so that it runs on Spark executors.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
-from airflow_provider_icechunk.exceptions import (
-    AlreadyExistsError,
-    ConflictError,
-    FormatError,
-    FragmentError,
-    IcechunkError,
-    InvalidInputError,
-    NotFoundError,
-    OutcomeUnknownError,
-    ReadOnlyError,
-    RebaseFailedError,
-    StorageError,
+from airflow_provider_icechunk.engine.commit.conflicts import (
+    BasicConflictSolver,
+    Conflict,
+    ConflictDetector,
+    ConflictSolver,
+    ConflictType,
+    VersionSelection,
 )
-from airflow_provider_icechunk.exceptions import SessionError as SessionStateError
-from airflow_provider_icechunk.format.config import (
+from airflow_provider_icechunk.engine.commit.merge import MergeSolver
+from airflow_provider_icechunk.engine.concurrency import add_async_twins
+from airflow_provider_icechunk.engine.format.config.model import (
     CachingConfig,
     CompressionAlgorithm,
     CompressionConfig,
@@ -46,52 +42,50 @@ from airflow_provider_icechunk.format.config import (
     StorageSettings,
     VirtualChunkContainer,
 )
-from airflow_provider_icechunk.format.config_stores import (
+from airflow_provider_icechunk.engine.format.config.stores import (
     AnyObjectStoreConfig,
     gcs_store,
     http_store,
     local_filesystem_store,
     s3_store,
 )
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.repository.async_twins import add_async_twins
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.repository.conflicts import (
-    BasicConflictSolver,
-    Conflict,
-    ConflictDetector,
-    ConflictSolver,
-    ConflictType,
-    VersionSelection,
-)
-from airflow_provider_icechunk.repository.graph import AncestryGraph
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.history import Diff, ManifestFileInfo, SnapshotInfo
-from airflow_provider_icechunk.repository.operations_log import (
+from airflow_provider_icechunk.engine.format.generation import SpecVersion
+from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
+from airflow_provider_icechunk.engine.history.diff import Diff
+from airflow_provider_icechunk.engine.history.graph import AncestryGraph
+from airflow_provider_icechunk.engine.history.operations import (
     FeatureFlag,
     RepoAvailability,
     RepoStatus,
     Update,
     UpdateType,
 )
-from airflow_provider_icechunk.repository.session import ChunkType, SessionMode
-from airflow_provider_icechunk.repository.spec_versions import SpecVersion
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.virtual.credential_functions import (
-    azure_credentials,
-    azure_from_env_credentials,
-    azure_static_credentials,
-    gcs_credentials,
-    gcs_from_env_credentials,
-    gcs_refreshable_credentials,
-    gcs_static_credentials,
-    s3_anonymous_credentials,
-    s3_credentials,
-    s3_from_env_credentials,
-    s3_refreshable_credentials,
-    s3_static_credentials,
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.pipelines.dataset import (
+    Coordinate,
+    Growing,
+    IcechunkDataset,
+    Placement,
+    Variable,
 )
-from airflow_provider_icechunk.virtual.credentials import (
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
+from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.constructors import (
+    azure_storage,
+    gcs_storage,
+    hf_storage,
+    http_storage,
+    in_memory_storage,
+    local_filesystem_storage,
+    r2_storage,
+    redirect_storage,
+    s3_storage,
+    tigris_storage,
+)
+from airflow_provider_icechunk.engine.storage.credentials import (
     AnyAzureCredential,
     AnyAzureStaticCredential,
     AnyCredential,
@@ -106,52 +100,106 @@ from airflow_provider_icechunk.virtual.credentials import (
     GcsStaticCredentials,
     S3Credentials,
     S3StaticCredentials,
+    azure_credentials,
+    azure_from_env_credentials,
+    azure_static_credentials,
     containers_credentials,
+    gcs_credentials,
+    gcs_from_env_credentials,
+    gcs_refreshable_credentials,
+    gcs_static_credentials,
+    s3_anonymous_credentials,
+    s3_credentials,
+    s3_from_env_credentials,
+    s3_refreshable_credentials,
+    s3_static_credentials,
 )
-from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec
-from airflow_provider_icechunk.virtual.storages import (
-    azure_storage,
-    gcs_storage,
-    in_memory_storage,
-    local_filesystem_storage,
-    r2_storage,
-    s3_storage,
-    tigris_storage,
+from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
+from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
 )
-from airflow_provider_icechunk.virtual.storages_of_2 import (
-    hf_storage,
-    http_storage,
-    redirect_storage,
-)
-from airflow_provider_icechunk.zarr_store.sessions import (
-    ForkSession,
-    RearrangeSession,
-    Repository,
-    Session,
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
+from airflow_provider_icechunk.engine.world import World
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    CheckFailedError,
+    ConflictError,
+    ForkError,
+    FormatError,
+    FragmentError,
+    IcechunkError,
+    InvalidInputError,
+    Kind,
+    MaintenanceError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    RebaseFailedError,
+    SessionStateError,
+    StorageError,
+    TaskError,
+    UnsafeStorageError,
+    UnsupportedError,
+    VirtualAccessDeniedError,
+    VirtualChunkChangedError,
+    VirtualChunkError,
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.repository.maintenance.collect_plan import (
+    from airflow_provider_icechunk.engine.ingest.apply import refer_to_files
+    from airflow_provider_icechunk.engine.maintenance.collect import Collection
+    from airflow_provider_icechunk.engine.maintenance.collect_plan import (
         CollectionPlan,
         GCSummary,
+        Layer,
     )
-    from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
-    from airflow_provider_icechunk.repository.maintenance.measure import Measurement
-    from airflow_provider_icechunk.repository.maintenance.retention import (
+    from airflow_provider_icechunk.engine.maintenance.compact import (
+        CompactionResult,
+        CompactionRules,
+    )
+    from airflow_provider_icechunk.engine.maintenance.findings import (
+        Code,
+        Finding,
+        Severity,
+        VerifyReport,
+    )
+    from airflow_provider_icechunk.engine.maintenance.measure import (
+        ChunkStorageStats,
+        Measurement,
+        Size,
+        Stored,
+    )
+    from airflow_provider_icechunk.engine.maintenance.retention import (
+        Edit,
         ExpirationPlan,
+        RefDecision,
         RetentionPolicy,
     )
-    from airflow_provider_icechunk.repository.maintenance.rewrite import CommitMethod
-    from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
-    from airflow_provider_icechunk.repository.migration.plan import (
+    from airflow_provider_icechunk.engine.maintenance.rewrite import CommitMethod
+    from airflow_provider_icechunk.engine.migration.plan import (
+        Listener,
         MigrationProgress,
         MigrationResult,
+        Step,
     )
-    from airflow_provider_icechunk.repository.migration.run import migrate
-    from airflow_provider_icechunk.repository.migration.upgrade import upgrade_icechunk_repository
-    from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+    from airflow_provider_icechunk.engine.pipelines.changes import declare, set_attributes
+    from airflow_provider_icechunk.engine.pipelines.copying import CopyProgress, CopyResult
+    from airflow_provider_icechunk.engine.pipelines.coverage import (
+        ArrayCoverage,
+        Coverage,
+        coverage,
+    )
+    from airflow_provider_icechunk.engine.pipelines.revert import revert
+    from airflow_provider_icechunk.engine.pipelines.window import ArrayCut, DropPlan, drop_labels
+    from airflow_provider_icechunk.engine.zarr_store.datasets import to_icechunk
+    from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 
 __all__ = [
+    "AccessDeniedError",
     "AlreadyExistsError",
     "AncestryGraph",
     "AnyAzureCredential",
@@ -161,14 +209,21 @@ __all__ = [
     "AnyGcsStaticCredential",
     "AnyObjectStoreConfig",
     "AnyS3Credential",
+    "ArrayCoverage",
+    "ArrayCut",
     "AzureCredentials",
     "AzureStaticCredentials",
     "BasicConflictSolver",
     "CachingConfig",
+    "CheckFailedError",
     "ChunkStorageStats",
     "ChunkType",
+    "Code",
+    "Collection",
     "CollectionPlan",
     "CommitMethod",
+    "CompactionResult",
+    "CompactionRules",
     "CompressionAlgorithm",
     "CompressionConfig",
     "Conflict",
@@ -176,10 +231,18 @@ __all__ = [
     "ConflictError",
     "ConflictSolver",
     "ConflictType",
+    "Coordinate",
+    "CopyProgress",
+    "CopyResult",
+    "Coverage",
     "Credentials",
     "Diff",
+    "DropPlan",
+    "Edit",
     "ExpirationPlan",
     "FeatureFlag",
+    "Finding",
+    "ForkError",
     "ForkSession",
     "FormatError",
     "Fragment",
@@ -188,9 +251,15 @@ __all__ = [
     "GcsBearerCredential",
     "GcsCredentials",
     "GcsStaticCredentials",
+    "Growing",
+    "IcechunkDataset",
     "IcechunkError",
     "IcechunkStore",
     "InvalidInputError",
+    "Kind",
+    "Layer",
+    "Listener",
+    "MaintenanceError",
     "ManifestConfig",
     "ManifestFileInfo",
     "ManifestPreloadCondition",
@@ -200,15 +269,18 @@ __all__ = [
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
     "Measurement",
+    "MergeSolver",
     "MigrationProgress",
     "MigrationResult",
     "NotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
     "Packing",
+    "Placement",
     "ReadOnlyError",
     "RearrangeSession",
     "RebaseFailedError",
+    "RefDecision",
     "RepoAvailability",
     "RepoStatus",
     "RepoUpdateRetryConfig",
@@ -221,18 +293,29 @@ __all__ = [
     "Session",
     "SessionMode",
     "SessionStateError",
+    "Severity",
+    "Size",
     "SnapshotInfo",
     "SpecVersion",
+    "Step",
     "Storage",
     "StorageConcurrencySettings",
     "StorageError",
     "StorageRetriesSettings",
     "StorageSettings",
+    "Stored",
+    "TaskError",
+    "UnsafeStorageError",
+    "UnsupportedError",
     "Update",
     "UpdateType",
+    "Variable",
     "VerifyReport",
     "VersionSelection",
+    "VirtualAccessDeniedError",
+    "VirtualChunkChangedError",
     "VirtualChunkContainer",
+    "VirtualChunkError",
     "VirtualChunkSpec",
     "WorkUnit",
     "__version__",
@@ -241,7 +324,11 @@ __all__ = [
     "azure_static_credentials",
     "azure_storage",
     "containers_credentials",
+    "copy_repository",
+    "coverage",
+    "declare",
     "decode_fragment",
+    "drop_labels",
     "encode_fragment",
     "gcs_credentials",
     "gcs_from_env_credentials",
@@ -260,6 +347,8 @@ __all__ = [
     "print_debug_info",
     "r2_storage",
     "redirect_storage",
+    "refer_to_files",
+    "revert",
     "s3_anonymous_credentials",
     "s3_credentials",
     "s3_from_env_credentials",
@@ -267,33 +356,123 @@ __all__ = [
     "s3_static_credentials",
     "s3_storage",
     "s3_store",
+    "set_attributes",
     "set_logs_filter",
     "shutdown_telemetry",
     "spec_version",
     "supported_spec_versions",
     "tigris_storage",
+    "to_icechunk",
     "upgrade_icechunk_repository",
 ]
 
 
+def migrate(
+    repository: Repository | Storage,
+    to: int | str = 2,
+    *,
+    dry_run: bool = False,
+    remove_old: bool = False,
+    fence_old: bool = True,
+    progress: Listener | None = None,
+    world: World | None = None,
+) -> MigrationResult:
+    """Migrate a repository to a newer generation of the format, in place. Reopen it afterwards.
+
+    Keeps everything that branches and tags reach: trees, values, messages, times, metadata, deleted
+    tags, the configuration. Readers see the old repository until one write switches to the new one.
+    If the call dies, repeat it. Sessions that were already open commit to the old references until
+    these are fenced; their commits are carried over.
+
+    :param repository: an open repository, or its storage.
+    :param to: target generation, `1` or `2`; never older than the current one.
+    :param dry_run: report what would happen and change nothing.
+    :param remove_old: delete the old entry point and files at the end.
+    :param fence_old: keep programs that only know the old generation from using the old entry
+        point; deletes nothing. `False` removes an existing fence, and such programs then read and
+        write a history that nobody else sees.
+    :param progress: called with the progress of each step.
+    """
+    from airflow_provider_icechunk.engine.migration import run
+
+    return run.migrate(
+        repository.core if isinstance(repository, Repository) else repository,
+        to,
+        dry_run=dry_run,
+        remove_old=remove_old,
+        fence_old=fence_old,
+        progress=progress,
+        world=world,
+    )
+
+
+def upgrade_icechunk_repository(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+) -> Repository:
+    """Migrate a repository to generation `2` and reopen it; `repo` remains the old one.
+
+    `migrate` does the same, reports what it did, and keeps the old files by default. Unlike the
+    official function, this one fences old files that remain against programs that only know
+    generation `1`. Snapshots are read one by one, so `prefetch_concurrency` has no effect.
+    """
+    from airflow_provider_icechunk.engine.migration.run import upgrade
+
+    del prefetch_concurrency
+    return Repository(
+        upgrade(repo.core, dry_run=dry_run, delete_unused_v1_files=delete_unused_v1_files)
+    )
+
+
+def copy_repository(
+    repository: Repository | Storage,
+    target: Storage,
+    *,
+    overwrite: bool = False,
+    compare: bool = False,
+    progress: CopyProgress | None = None,
+) -> CopyResult:
+    """Copy a whole repository, of any generation, to an empty place or an earlier copy; verify it.
+
+    Made again after it died, or later, it copies what is missing. The other way round it restores.
+    Objects that never change are never overwritten, and references are moved last. A target whose
+    branches are at snapshots that the source does not have is refused: somebody committed there.
+    Virtual chunks stay where they are.
+
+    :param repository: what is copied: an open repository, or the storage it is in.
+    :param overwrite: move such branches of the target anyway.
+    :param compare: compare objects that are there already byte by byte, and not only by size.
+    :param progress: called with how many objects were copied so far, and their bytes.
+    """
+    from airflow_provider_icechunk.engine.pipelines import copying
+
+    source = repository.storage if isinstance(repository, Repository) else repository
+    return copying.copy_repository(
+        source, target, overwrite=overwrite, compare=compare, progress=progress
+    )
+
+
 def supported_spec_versions() -> list[SpecVersion]:
-    """The numbered generations; the three before them have names only."""
+    """The numbered generations; the three older ones only have names."""
     return [SpecVersion.v2, SpecVersion.v1]
 
 
 def spec_version() -> int:
-    """The number of the newest generation that new repositories are written in by default."""
+    """The generation of new repositories by default."""
     return 1
 
 
 def initialize_logs() -> None:
-    """Logging is Python's: configure the logger `airflow_provider_icechunk`."""
+    """Do nothing: configure Python's logger `airflow_provider_icechunk` instead."""
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
     """Set the level of this package's logger: `debug`, `info`, `warning`, `error`; `None` resets.
 
-    Of a directive like `icechunk=debug,other=info` the last level counts.
+    In a directive like `icechunk=debug,other=info` the last level counts.
     """
     level = (log_filter_directive or "notset").rsplit("=", 1)[-1].upper()
     names = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL"}
@@ -301,11 +480,11 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
 
 
 def shutdown_telemetry() -> None:
-    """Nothing is exported by this package, so there is nothing to shut down."""
+    """Do nothing: this package exports no telemetry."""
 
 
 def print_debug_info() -> None:
-    """Print versions of what matters when reporting a problem."""
+    """Print the versions that matter in a bug report."""
     import platform
     from importlib import metadata
 
@@ -318,30 +497,56 @@ def print_debug_info() -> None:
     print("\n".join(lines))  # noqa: T201 - printing is what it is for
 
 
-_MIGRATION = "airflow_provider_icechunk.repository.migration"
-_MAINTENANCE = "airflow_provider_icechunk.repository.maintenance"
 _LATE = {
-    "ChunkStorageStats": f"{_MAINTENANCE}.stats",
-    "CollectionPlan": f"{_MAINTENANCE}.collect_plan",
-    "CommitMethod": f"{_MAINTENANCE}.rewrite",
-    "ExpirationPlan": f"{_MAINTENANCE}.retention",
-    "GCSummary": f"{_MAINTENANCE}.collect_plan",
-    "Measurement": f"{_MAINTENANCE}.measure",
-    "RetentionPolicy": f"{_MAINTENANCE}.retention",
-    "VerifyReport": f"{_MAINTENANCE}.findings",
-    "IcechunkStore": "airflow_provider_icechunk.zarr_store.store",
-    "MigrationProgress": f"{_MIGRATION}.plan",
-    "MigrationResult": f"{_MIGRATION}.plan",
-    "migrate": f"{_MIGRATION}.run",
-    "upgrade_icechunk_repository": f"{_MIGRATION}.upgrade",
+    "ArrayCoverage": "airflow_provider_icechunk.engine.pipelines.coverage",
+    "Coverage": "airflow_provider_icechunk.engine.pipelines.coverage",
+    "coverage": "airflow_provider_icechunk.engine.pipelines.coverage",
+    "ChunkStorageStats": "airflow_provider_icechunk.engine.maintenance.measure",
+    "Code": "airflow_provider_icechunk.engine.maintenance.findings",
+    "Collection": "airflow_provider_icechunk.engine.maintenance.collect",
+    "CollectionPlan": "airflow_provider_icechunk.engine.maintenance.collect_plan",
+    "CommitMethod": "airflow_provider_icechunk.engine.maintenance.rewrite",
+    "CompactionResult": "airflow_provider_icechunk.engine.maintenance.compact",
+    "CompactionRules": "airflow_provider_icechunk.engine.maintenance.compact",
+    "Edit": "airflow_provider_icechunk.engine.maintenance.retention",
+    "ExpirationPlan": "airflow_provider_icechunk.engine.maintenance.retention",
+    "Finding": "airflow_provider_icechunk.engine.maintenance.findings",
+    "GCSummary": "airflow_provider_icechunk.engine.maintenance.collect_plan",
+    "IcechunkStore": "airflow_provider_icechunk.engine.zarr_store.store",
+    "Listener": "airflow_provider_icechunk.engine.migration.plan",
+    "Layer": "airflow_provider_icechunk.engine.maintenance.collect_plan",
+    "Measurement": "airflow_provider_icechunk.engine.maintenance.measure",
+    "MigrationProgress": "airflow_provider_icechunk.engine.migration.plan",
+    "MigrationResult": "airflow_provider_icechunk.engine.migration.plan",
+    "RefDecision": "airflow_provider_icechunk.engine.maintenance.retention",
+    "RetentionPolicy": "airflow_provider_icechunk.engine.maintenance.retention",
+    "Severity": "airflow_provider_icechunk.engine.maintenance.findings",
+    "Size": "airflow_provider_icechunk.engine.maintenance.measure",
+    "Step": "airflow_provider_icechunk.engine.migration.plan",
+    "Stored": "airflow_provider_icechunk.engine.maintenance.measure",
+    "VerifyReport": "airflow_provider_icechunk.engine.maintenance.findings",
+    "CopyProgress": "airflow_provider_icechunk.engine.pipelines.copying",
+    "CopyResult": "airflow_provider_icechunk.engine.pipelines.copying",
+    "refer_to_files": "airflow_provider_icechunk.engine.ingest.apply",
+    "revert": "airflow_provider_icechunk.engine.pipelines.revert",
+    "ArrayCut": "airflow_provider_icechunk.engine.pipelines.window",
+    "DropPlan": "airflow_provider_icechunk.engine.pipelines.window",
+    "declare": "airflow_provider_icechunk.engine.pipelines.changes",
+    "drop_labels": "airflow_provider_icechunk.engine.pipelines.window",
+    "set_attributes": "airflow_provider_icechunk.engine.pipelines.changes",
+    "to_icechunk": "airflow_provider_icechunk.engine.zarr_store.datasets",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what few programs name only when it is named: the store class brings Zarr along."""
+    """Import rarely used names on demand: the store class loads Zarr."""
     if name in _LATE:
         return getattr(import_module(_LATE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 add_async_twins(
@@ -391,18 +596,17 @@ add_async_twins(
         "writable_session",
     ),
 )
-for _session_class in (Session, ForkSession, RearrangeSession):
-    add_async_twins(
-        _session_class,
-        (
-            "all_virtual_chunk_locations",
-            "amend",
-            "chunk_type",
-            "commit",
-            "flush",
-            "get_node_id",
-            "merge",
-            "move",
-            "rebase",
-        ),
-    )
+add_async_twins(
+    Session,
+    (
+        "all_virtual_chunk_locations",
+        "amend",
+        "chunk_type",
+        "commit",
+        "flush",
+        "get_node_id",
+        "merge",
+        "move",
+        "rebase",
+    ),
+)

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """Stable, append-only codes. One code means one thing for ever."""
+    """Stable, append-only codes. The meaning of a code never changes."""
 
     INTERNAL = "internal"
     # not found
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     TAG_NOT_FOUND = "tag_not_found"
     SNAPSHOT_NOT_FOUND = "snapshot_not_found"
     NODE_NOT_FOUND = "node_not_found"
-    # already there
+    # already exists
     REPOSITORY_EXISTS = "repository_exists"
     BRANCH_EXISTS = "branch_exists"
     TAG_EXISTS = "tag_exists"
@@ -46,6 +46,8 @@ class Kind(StrEnum):
     CONFIG_CHANGED = "config_changed"
     FRAGMENT_OVERLAP = "fragment_overlap"
     FRAGMENT_MISMATCH = "fragment_mismatch"
+    # code of a user
+    TASK_FAILED = "task_failed"
     # storage
     STORAGE_FAILED = "storage_failed"
     STORAGE_UNREACHABLE = "storage_unreachable"
@@ -66,6 +68,8 @@ class Kind(StrEnum):
     VIRTUAL_FAILED = "virtual_failed"
     # maintenance
     MAINTENANCE_REFUSED = "maintenance_refused"
+    # data
+    CHECK_FAILED = "check_failed"
 
 
 class IcechunkError(Exception):
@@ -83,41 +87,41 @@ class IcechunkError(Exception):
 
 
 class NotFoundError(IcechunkError):
-    """The named thing is not there. Create it, or correct the name."""
+    """The named object does not exist. Create it, or correct the name."""
 
     default_kind = Kind.REPOSITORY_NOT_FOUND
 
 
 class AlreadyExistsError(IcechunkError):
-    """The named thing is there already. Use it, or choose another name."""
+    """The named object already exists. Use it, or choose another name."""
 
     default_kind = Kind.REPOSITORY_EXISTS
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """The caller passed something that can never work. Correct the call."""
+    """The arguments are invalid. Correct the call."""
 
     default_kind = Kind.INVALID_ARGUMENT
 
 
-class SessionError(IcechunkError):
-    """The session is not in a state for this call. Open another, or finish this one."""
+class SessionStateError(IcechunkError):
+    """The session's state does not allow this call. Open another, or finish this one."""
 
     default_kind = Kind.SESSION_STATE
 
 
-class ForkError(SessionError, TypeError):
-    """A fork was asked for what only the session it was made from can do. A `TypeError`, too."""
+class ForkError(SessionStateError, TypeError):
+    """Only the session a fork was made from can do this. A `TypeError`, too."""
 
 
-class ReadOnlyError(SessionError, ValueError):
-    """A write was tried through something that only reads. A `ValueError`, as Zarr's stores say."""
+class ReadOnlyError(SessionStateError, ValueError):
+    """A write to something read-only. Also a `ValueError`, as raised by Zarr's stores."""
 
     default_kind = Kind.READ_ONLY
 
 
 class ConflictError(IcechunkError):
-    """Somebody else moved the branch first. Rebase, then commit again."""
+    """Another writer moved the branch first. Rebase, then commit again."""
 
     default_kind = Kind.CONFLICT
 
@@ -135,7 +139,7 @@ class ConflictError(IcechunkError):
 
 
 class RebaseFailedError(IcechunkError):
-    """Both sides changed the same thing and the solver may not choose. A person has to decide."""
+    """Both sides made conflicting changes that the solver may not resolve. A person must decide."""
 
     default_kind = Kind.REBASE_FAILED
 
@@ -148,9 +152,15 @@ class RebaseFailedError(IcechunkError):
 
 
 class FragmentError(IcechunkError):
-    """Workers' results do not fit together or not to this session. Nothing was merged."""
+    """Workers' results do not fit each other or this session. Nothing was merged."""
 
     default_kind = Kind.FRAGMENT_MISMATCH
+
+
+class TaskError(IcechunkError):
+    """A function of the user failed in a task of a job. Nothing was committed."""
+
+    default_kind = Kind.TASK_FAILED
 
 
 class StorageError(IcechunkError):
@@ -160,13 +170,13 @@ class StorageError(IcechunkError):
 
 
 class AccessDeniedError(StorageError):
-    """The storage says no to these credentials. Retrying will not help."""
+    """The storage denied access with these credentials. Retrying will not help."""
 
     default_kind = Kind.STORAGE_DENIED
 
 
 class UnsafeStorageError(StorageError):
-    """The storage cannot give the guarantees a writer needs. Use another, or ask by name."""
+    """The storage lacks the guarantees that writers need. Use another, or opt out explicitly."""
 
     default_kind = Kind.STORAGE_UNSAFE
 
@@ -178,39 +188,51 @@ class OutcomeUnknownError(StorageError):
 
 
 class FormatError(IcechunkError):
-    """Stored bytes are not what the specification says. Retrying will not help."""
+    """Stored bytes do not conform to the specification. Retrying will not help."""
 
     default_kind = Kind.FORMAT_INVALID
 
 
 class UnsupportedError(IcechunkError):
-    """The stored repository is sound but uses what this version does not do."""
+    """The repository is valid but uses a feature that is not supported."""
 
     default_kind = Kind.FORMAT_UNSUPPORTED
 
 
 class VirtualChunkError(IcechunkError):
-    """A virtual chunk could not be read from where it lives."""
+    """A virtual chunk could not be read from its location."""
 
     default_kind = Kind.VIRTUAL_FAILED
 
 
 class VirtualAccessDeniedError(VirtualChunkError):
-    """No grant covers this location. Grant it when opening the repository, or leave it unread."""
+    """No grant covers this location. Authorize it when opening the repository."""
 
     default_kind = Kind.VIRTUAL_DENIED
 
 
 class VirtualChunkChangedError(VirtualChunkError):
-    """The foreign object is no longer the one that was referenced. Make the reference anew."""
+    """The external object has changed since it was referenced. Recreate the reference."""
 
     default_kind = Kind.VIRTUAL_CHANGED
 
 
 class MaintenanceError(IcechunkError):
-    """Maintenance refused to go on; nothing was deleted after the point of refusal."""
+    """Maintenance stopped; nothing was deleted after that point."""
 
     default_kind = Kind.MAINTENANCE_REFUSED
+
+
+class CheckFailedError(IcechunkError):
+    """Data is not as its checks want it. `report` has every check with its value and limit."""
+
+    default_kind = Kind.CHECK_FAILED
+
+    def __init__(
+        self, message: str, *, report: dict[str, Any] | None = None, kind: Kind | None = None
+    ) -> None:
+        super().__init__(message, kind=kind)
+        self.report = report or {}
 
 
 def _rebuild(
@@ -220,3 +242,7 @@ def _rebuild(
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+SessionError = SessionStateError
+"""The former name, for values that were pickled under it."""

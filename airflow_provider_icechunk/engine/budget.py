@@ -1,11 +1,11 @@
-"""How much memory a stored file may take while it is decoded, and all of them together.
+"""Memory limits for decoding stored files, one at a time and all together.
 
-A small file can unpack to gigabytes. What counts is what is kept in memory, not only the unpacked
-bytes: a file is refused as soon as that is both more than `free_bytes` and more than `ratio` times
-its stored size. Honest files with one long location in every reference reach 100 times.
+A small file can unpack to gigabytes. The limit applies to all memory in use, not only the unpacked
+bytes: a file is refused once it takes both more than `free_bytes` and more than `ratio` times
+its stored size. Valid files with one long location in every reference reach 100 times.
 
-Files that are decoded at the same time share one more budget of `free_bytes`. Whoever would exceed
-it waits for the others; one file alone may always go on, so that nobody waits for ever.
+Files that are decoded at the same time also share a budget of `free_bytes`. A thread that would
+exceed it waits for the others; one file may always proceed, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError,
 
 FREE_BYTES: Final = "ICECHUNK_MAX_UNPACKED_BYTES"
 RATIO: Final = "ICECHUNK_MAX_UNPACK_RATIO"
-"""Environment variables with the two limits: an operator sets them, never a repository."""
+"""Environment variables for the two limits: set by an operator, never by a repository."""
 
 _STEP = 256 << 10
-"""Smaller amounts are not shared with other threads: asking costs more than they weigh."""
+"""Smaller amounts are not counted in the shared budget: locking would cost more than they do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one file may take."""
+    """How much memory one file may take."""
 
     free_bytes: int = 64 << 20
-    """This much at any rate."""
+    """Always allowed."""
     ratio: int = 200
-    """More than that, as long as it is at most so many times the size of the file."""
+    """More is allowed up to this multiple of the file's size."""
     most_bytes: int | None = None
-    """Never more than this."""
+    """Upper limit."""
 
     def of(self, packed: int) -> int:
-        """Bytes for a file of `packed` bytes."""
+        """Bytes allowed for a file of `packed` bytes."""
         allowed = max(self.free_bytes, self.ratio * packed)
         return allowed if self.most_bytes is None else min(allowed, self.most_bytes)
 
@@ -48,13 +48,13 @@ class Allowance:
 DEFAULT: Final = Allowance()
 _SMALLER = 16 << 20
 _PAGE_FACTOR = 16
-"""How much more than the smaller budget an honest large file may take for a page."""
+"""How many times the smaller budget a large file may take for a page."""
 
 _chosen: ContextVar[Allowance | None] = ContextVar("_chosen", default=None)
 
 
 def current() -> Allowance:
-    """The allowance in force here: a chosen one, or what the environment says."""
+    """The allowance in effect: the one set by `allowing`, or that of the environment."""
     chosen = _chosen.get()
     if chosen is not None:
         return chosen
@@ -78,20 +78,20 @@ def _number(name: str, text: str | None, default: int) -> int:
 
 
 def for_fragments() -> Allowance:
-    """For what a worker hands back: a coordinator takes thousands of them."""
+    """For fragments that workers return: a coordinator receives thousands of them."""
     chosen = current()
     return replace(chosen, free_bytes=min(chosen.free_bytes, _SMALLER))
 
 
 def for_web_pages() -> Allowance:
-    """For a page that somebody looks at, in a process that serves many."""
+    """For a web page, in a process that serves many."""
     chosen = for_fragments()
     return replace(chosen, most_bytes=_SMALLER * _PAGE_FACTOR)
 
 
 @contextmanager
 def allowing(allowance: Allowance) -> Iterator[None]:
-    """Decode with another allowance, in this thread and in what it hands to the pool."""
+    """Decode with another allowance, in this thread and in what it submits to the pool."""
     token = _chosen.set(allowance)
     try:
         yield
@@ -100,9 +100,9 @@ def allowing(allowance: Allowance) -> Iterator[None]:
 
 
 class Purse:
-    """What is left for one file. Entered while the file is decoded, as often as that takes.
+    """The remaining allowance of one file. Entered, possibly repeatedly, while it is decoded.
 
-    What is charged outside of that counts for the file alone: nobody would give it back.
+    Outside of that, charges do not count in the shared budget: nothing would return them.
     """
 
     __slots__ = (
@@ -131,11 +131,11 @@ class Purse:
 
     @property
     def left(self) -> int:
-        """Bytes that may still be taken."""
+        """Bytes still allowed."""
         return max(self._allowed - self._spent, 0)
 
     def charge(self, size: int) -> None:
-        """Take memory that stays until the file is decoded, before it is allocated."""
+        """Charge memory that is kept until the file is decoded; call before allocating it."""
         self._spent += size
         if self._spent > self._allowed:
             raise self.refusal()
@@ -145,17 +145,27 @@ class Purse:
             self._held += self._unshared
             self._unshared = 0
 
+    @contextmanager
+    def lending(self, size: int) -> Iterator[None]:
+        """Charge memory that is freed after the block; enter before allocating it."""
+        self.charge(size)
+        try:
+            yield
+        finally:
+            self._spent -= size
+            self._unshared -= size
+
     def check(self, size: int) -> None:
-        """Refuse memory that is needed for a moment only, if there is no room for it."""
+        """Raise if temporary memory of this size exceeds what is left."""
         if size > self.left:
             raise self.refusal()
 
     def refusal(self) -> FormatError:
-        """What is said of a file that takes too much."""
+        """The error for a file that takes too much memory."""
         return FormatError(
-            f"{self._where}: it takes more than {self._allowed} bytes of memory, far more than its "
-            "size: it is damaged or hostile. If it is trusted, set a higher limit in the "
-            f"environment: {FREE_BYTES} in bytes, or {RATIO} in multiples of the stored size",
+            f"{self._where}: decoding takes more than {self._allowed} bytes of memory, far more "
+            "than the file's size: it is damaged or malicious. If you trust it, raise the limit "
+            f"in the environment: {FREE_BYTES} (bytes) or {RATIO} (multiple of the stored size)",
             kind=Kind.LIMIT_EXCEEDED,
         )
 
@@ -175,12 +185,12 @@ class Purse:
 
 
 class _Shared:
-    """What all threads of this process hold together while they decode."""
+    """Memory that the threads of this process hold while they decode."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held: dict[int, int] = {}
-        """By thread: one that decodes a file within a file must not wait for itself."""
+        """By thread: one that decodes nested files must not wait for itself."""
         self._waiting: set[int] = set()
         self._alone: int | None = None
         """The thread that may exceed the budget."""
@@ -222,7 +232,7 @@ _SHARED = _Shared()
 
 
 def _forget() -> None:
-    """A forked child has none of the threads that hold something."""
+    """The threads that hold memory do not exist in a forked child."""
     global _SHARED
     _SHARED = _Shared()
 

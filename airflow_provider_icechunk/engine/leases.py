@@ -1,22 +1,21 @@
-"""Leases: what long work leaves in the store, so that nothing it has stored is collected before it
-commits.
+"""Leases: objects in the store that protect the uncommitted work of long jobs from collection.
 
-Objects of work that has not committed look like garbage. While the work is younger than `QUIET`
-its age protects them, and nothing is written. Older work leaves a small object, its lease, and puts
-it again with later writes; no thread does. The name says all there is to know: since when objects
-of the work may have been stored. A collector and a committer meet in two objects:
+Uncommitted objects look like garbage. While the work is younger than `QUIET`, its age protects them
+and no lease is written. Older work stores a small object, its lease, and renews it along with later
+writes, without a background thread. The name of the lease says since when objects of the work may
+have been stored. A collector and a committer synchronize through two objects:
 
-- The collector writes down its cut-off, then lists the leases and spares what is not older than the
-  oldest live one, then deletes.
-- The committer puts its lease, then reads that cut-off, then moves the branch. It refuses if
-  something of its own may be older than the cut-off.
+- The collector stores its cut-off, then lists the leases and keeps everything that is not older
+  than the oldest live one, then deletes.
+- The committer stores its lease, then reads the cut-off, then moves the branch. It refuses if
+  one of its objects may be older than the cut-off.
 
-If the collector did not see the lease, the cut-off was there before the lease, and the committer
-sees it. A committer that stalls between the two for so long that its lease lapses reads the cut-off
-once more after it moved the branch, and does not acknowledge a commit that may be incomplete.
+If the collector did not see the lease, the cut-off was stored before the lease, so the committer
+sees it. A committer that stalls until its lease has lapsed reads the cut-off again after it moved
+the branch, and does not acknowledge a commit that may be incomplete.
 
-All times are the store's. A lease is live for `LIFE` after it was put. The names of one owner
-change every quarter of that: a lapsed one, which the collector deletes, is never put again.
+All times are the store's. A lease is live for `LIFE` after it was written. An owner changes its
+name every quarter of that: a lapsed lease, which the collector deletes, is never written again.
 """
 
 from __future__ import annotations
@@ -26,11 +25,13 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from airflow_provider_icechunk.engine.refs.base import Behind, Trust
+from airflow_provider_icechunk.engine.storage.base import Anything, Listed, Storage, Written
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     Kind,
@@ -38,19 +39,19 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
     StorageError,
 )
-from airflow_provider_icechunk.repository.ledgers.base import Behind, Trust
-from airflow_provider_icechunk.repository.world import World, from_micros, to_micros
-from airflow_provider_icechunk.storage.base import Anything, Listed, Storage, Written
+
+from .retry import at_once
+from .world import World, from_micros, to_micros
 
 PREFIX = "leases/"
 CUTOFF = "leases/cutoff"
-"""The record of the newest cut-off of all collections so far."""
+"""The latest cut-off of all collections so far."""
 QUIET = timedelta(minutes=15)
-"""Work younger than this leaves no lease and asks for none."""
+"""Work younger than this neither writes nor needs a lease."""
 LIFE = timedelta(hours=24)
-"""How long a lease counts after it was put."""
+"""How long a lease is live after it was written."""
 CLOCKS_DIFFER = timedelta(minutes=1)
-"""How far the time of an object may be from what its writer believes."""
+"""Maximum difference between an object's time and its writer's estimate of it."""
 
 _MICRO = timedelta(microseconds=1)
 _LIFE = LIFE // _MICRO
@@ -58,11 +59,11 @@ _SLOT = _LIFE // 4
 _NAME = re.compile(r"([0-9]{20})-([0-9]{8})-([0-9a-f]{32})")
 _LARGEST_RECORD = 4096
 _SLOTS_BACK = 120
-_TRIES = 20
+_AGAIN = at_once(20)
 
-_REFUSED = "nothing was committed: write it again in a new session"
+_REFUSED = "nothing was committed: write the data again in a new session"
 _LANDED = (
-    "the commit landed before this could be seen: run `verify`, and reset the branch to the parent "
+    "the commit landed before this was detected: run `verify`, and reset the branch to the parent "
     "of the new snapshot if anything is missing"
 )
 
@@ -75,52 +76,54 @@ class Lease:
     """The name of a lease."""
 
     since: int
-    """Store time in microseconds; nothing of the work was stored before it."""
+    """Store time in microseconds; the work stored nothing before it."""
     slot: int
-    """Number of the quarter of a `LIFE` in which it is put."""
+    """Number of the quarter `LIFE` in which it is written."""
     owner: str
 
     @property
     def key(self) -> str:
-        """Where it is stored."""
+        """Its storage key."""
         return f"{PREFIX}{self.since:020d}-{self.slot:08d}-{self.owner}"
 
     @classmethod
     def parse(cls, key: str) -> Lease | None:
-        """The lease of a key; `None` if it is not the key of one."""
+        """The lease with this key; `None` if it is not the key of a lease."""
         match = _NAME.fullmatch(key.removeprefix(PREFIX))
         return None if match is None else cls(int(match[1]), int(match[2]), match[3])
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """What a collector finds."""
+    """The leases that a collector finds."""
 
     live: tuple[Lease, ...] = ()
     lapsed: tuple[Listed, ...] = ()
-    """Those that are not live, and that nobody will put again."""
+    """Those that are not live and will not be written again."""
 
     def limit(self, before: int) -> int:
         """The earlier of a cut-off and the oldest live lease."""
         return min([before, *(lease.since for lease in self.live)])
 
 
-def read_leases(storage: Storage, now: int) -> Leases:
-    """All leases, judged at a store time in microseconds.
+def read_leases(storage: Storage, now: int, found: Iterable[Listed] | None = None) -> Leases:
+    """All leases as of a store time in microseconds.
 
-    An object that is not understood stops the collection: it may be a lease of a newer release.
+    An unknown object stops the collection: it may be a lease written by a newer release.
+
+    :param found: what is stored below `PREFIX`, if it was just listed.
     """
     live: list[Lease] = []
     lapsed: list[Listed] = []
-    for listed in storage.scan(PREFIX):
+    for listed in storage.scan(PREFIX) if found is None else found:
         if listed.key == CUTOFF:
             continue
         lease = Lease.parse(listed.key)
         if lease is None:
             raise MaintenanceError(
-                f"{listed.key} in {storage.location} is not a lease that this release knows: a "
-                "newer one may protect running work with it. Nothing was deleted; update this "
-                "package, or delete the object if nobody writes"
+                f"{listed.key} in {storage.location} is not a lease that this release understands: "
+                "a newer release may protect running work with it. Nothing was deleted; update "
+                "this package, or delete the object if nothing is writing"
             )
         if listed.micros + _LIFE > now:
             live.append(lease)
@@ -130,14 +133,14 @@ def read_leases(storage: Storage, now: int) -> Leases:
 
 
 def read_cutoff(storage: Storage) -> int:
-    """Before which store time objects may have been collected; 0 if there was no collection."""
+    """Store time before which objects may have been collected; 0 if there was no collection."""
     found = storage.get(CUTOFF)
     return 0 if found is None else _decode(found.data)
 
 
 def write_cutoff(storage: Storage, trust: Trust, before: int) -> None:
-    """Write down that objects stored before a time may be gone. It never goes back."""
-    for _ in range(_TRIES):
+    """Record that objects stored before a time may be collected. The record never goes back."""
+    for _ in _AGAIN.attempts():
         found = storage.get(CUTOFF)
         if found is not None and _decode(found.data) >= before:
             return
@@ -145,7 +148,7 @@ def write_cutoff(storage: Storage, trust: Trust, before: int) -> None:
         if isinstance(storage.put(CUTOFF, _encode(before), expect=expect), Written):
             return
     raise MaintenanceError(
-        f"other collections changed {CUTOFF} in {storage.location} {_TRIES} times in a row; "
+        f"other collections changed {CUTOFF} in {storage.location} {_AGAIN.tries} times in a row; "
         "nothing was deleted. Try again",
         kind=Kind.ATTEMPTS_EXHAUSTED,
     )
@@ -164,61 +167,61 @@ def _decode(data: bytes) -> int:
     before = value.get("before") if isinstance(value, dict) else None
     if not isinstance(before, int) or isinstance(before, bool):
         raise FormatError(
-            f"{CUTOFF}: this is not the record of a collection's cut-off, so nobody can know what "
-            "was collected. Restore it, or delete it if no session or job that runs is older than "
+            f"{CUTOFF}: not a valid record of a collection's cut-off, so it is unknown what "
+            "was collected. Restore it, or delete it if no running session or job is older than "
             "the last collection's cut-off"
         )
     return before
 
 
 class Clock(Protocol):
-    """Knows the store's time."""
+    """The store's time."""
 
     def store_now(self) -> datetime:
-        """The store's time. Asks it when it has to."""
+        """The store's time; asks the store if necessary."""
         ...
 
     def estimate(self) -> datetime:
-        """The same as far as it is known, without asking."""
+        """The store's time as far as it is known, without asking."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time on this host, by both of its clocks."""
+    """A time on this host, by both its clocks."""
 
     monotonic: float
     wall: float
 
     @classmethod
     def of(cls, world: World) -> Moment:
-        """The present."""
+        """Now."""
         return cls(world.monotonic(), world.now().timestamp())
 
     def age(self, now: Moment) -> timedelta:
-        """How long ago it was. The longer of two: clocks are set, and stand still in sleep."""
+        """The longer age by either clock: wall clocks are set, monotonic ones may stop in sleep."""
         return timedelta(seconds=max(now.monotonic - self.monotonic, now.wall - self.wall, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """Whose lease it is: that of a session alone, or of all who do one work."""
+    """The owner of a lease: one session, or all workers of one job."""
 
     owner: str
     since: int | None = None
-    """For work that was handed out: the store time of that."""
+    """For work that was distributed: the store time at which it was."""
 
     @classmethod
     def of_work(cls, *parts: str, since: int | None) -> Tenancy:
-        """The same for everybody who has the same work unit."""
+        """The same owner for everybody with the same work unit."""
         text = json.dumps([*parts, since])
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], since)
 
 
 class Leasehold:
-    """How old the uncommitted objects of one session are, and its lease.
+    """The age of one session's uncommitted objects, and its lease.
 
-    Sessions tell it before they store anything. All methods may be called from many threads.
+    Sessions call `writing` before they store anything. All methods are thread-safe.
     """
 
     def __init__(
@@ -245,7 +248,7 @@ class Leasehold:
         return self._age(self._now()) >= QUIET
 
     def writing(self) -> None:
-        """To be called before objects are stored. Puts the lease when it is time."""
+        """Renew the lease if it is due. Call before storing objects."""
         now = self._now()
         with self._lock:
             self._first = self._first or now
@@ -254,12 +257,12 @@ class Leasehold:
             self._renew()
 
     def count(self, since: int) -> None:
-        """Objects were taken over that were stored at this store time or later."""
+        """Take over objects that were stored at this store time or later."""
         with self._lock:
             self._floor = since if self._floor is None else min(since, self._floor)
 
     def absorb(self, other: Leasehold) -> None:
-        """Objects were taken over from another session of this process."""
+        """Take over the objects of another session in this process."""
         with self._lock:
             self._handed |= other._handed
             theirs = other._first
@@ -271,44 +274,55 @@ class Leasehold:
             self.count(other._floor)
 
     def borrows(self, key: str) -> None:
-        """References were taken over to objects that are kept by the snapshot file at `key`."""
+        """Take over references to objects that the snapshot file at `key` keeps alive."""
         with self._lock:
             self._borrowed.add(key)
 
+    def stages(self, key: str) -> None:
+        """Note that all changes so far are in the snapshot file at `key`, which others may build
+        on.
+
+        From now on that file keeps borrowed objects alive, because a collection lists young
+        snapshots after it deleted others. Raises `SessionError` if the lender is already deleted.
+        """
+        self._check_borrowed(landed=False)
+        with self._lock:
+            self._borrowed = {key} if self._borrowed else set()
+
     def oldest(self) -> int | None:
-        """The store time before which nothing of the work was stored; `None` if nothing was."""
+        """Store time before which the work stored nothing; `None` if it stored nothing at all."""
         with self._lock:
             first, stored, floor = self._first, self._first_at, self._floor
         if first is not None and stored is None:
             age = first.age(self._now())
             stored = to_micros(self._clock.store_now() - age - CLOCKS_DIFFER)
             with self._lock:
-                # Said once, because it is part of the name of the lease.
+                # Fixed once known, because it is part of the lease's name.
                 if self._first is first:
                     stored = self._first_at = self._first_at or stored
         return min((time for time in (stored, floor) if time is not None), default=None)
 
     def hand_out(self) -> int:
-        """The store time since when what is handed out now may have been stored."""
+        """Store time since which objects of work handed out now may have been stored."""
         known = [to_micros(self._clock.store_now() - CLOCKS_DIFFER), self.oldest()]
         if self._tenancy is not None:
             known.append(self._tenancy.since)
         return min(time for time in known if time is not None)
 
     def join(self, tenancy: Tenancy) -> None:
-        """Share the lease of all who do one work."""
+        """Share the lease of all workers of one job."""
         with self._lock:
             self._tenancy = tenancy
 
     def serves(self, tenancy: Tenancy) -> None:
-        """Others leave a lease for work that this session will commit."""
+        """Note that others write a lease for work that this session will commit."""
         with self._lock:
             self._handed.add(tenancy)
 
     def swap(self, move: Callable[[], T]) -> T:
-        """Move a branch, if everything that it will reach is there for certain.
+        """Move a branch, if everything it will reach is certain to exist.
 
-        Raises `SessionError` of the kind `chunks_collected` otherwise.
+        Raises `SessionError` with kind `chunks_collected` otherwise.
         """
         self._confirm()
         self._check_borrowed(landed=False)
@@ -332,7 +346,7 @@ class Leasehold:
         self._delete(keys)
 
     def forget(self) -> None:
-        """What was stored so far will not be committed. A lease that others share stays."""
+        """Discard what was stored so far. A lease that others share stays."""
         with self._lock:
             self._first = self._first_at = self._floor = None
             self._borrowed = set()
@@ -350,11 +364,11 @@ class Leasehold:
         except StorageError as error:
             failed = dict.fromkeys(keys, error.message)
         if failed:
-            log.warning("a lease could not be deleted and will lapse: %s", failed)
+            log.warning("could not delete a lease; it will lapse: %s", failed)
 
     def _confirm(self) -> None:
-        """Put the lease, then look whether anything may have been collected before that."""
-        for _ in range(_TRIES):
+        """Write the lease, then check whether anything may have been collected before."""
+        for _ in _AGAIN.attempts():
             now = self._now()
             if self._age(now) < QUIET:
                 return
@@ -378,7 +392,7 @@ class Leasehold:
         )
 
     def _is_safe(self) -> bool:
-        """Whether no collection can have missed the work since it was confirmed."""
+        """Whether no collection can have missed the work since `_confirm`."""
         now = self._now()
         with self._lock:
             put = self._put
@@ -389,22 +403,22 @@ class Leasehold:
         if oldest is None or oldest >= before:
             return
         raise SessionError(
-            f"objects of this work were stored since {from_micros(oldest).isoformat()}, and a "
-            f"garbage collection of {self._storage.location} has deleted what was stored before "
-            f"{from_micros(before).isoformat()} and not in use, while no lease of this work was "
-            f"live ({LIFE} without a write); {_LANDED if landed else _REFUSED}",
+            f"this work has stored objects since {from_micros(oldest).isoformat()}, and a garbage "
+            f"collection of {self._storage.location} has deleted unused objects stored before "
+            f"{from_micros(before).isoformat()} while no lease of this work was live ({LIFE} "
+            f"without a write); {_LANDED if landed else _REFUSED}",
             kind=Kind.CHUNKS_COLLECTED,
         )
 
     def _check_borrowed(self, *, landed: bool) -> None:
-        """A collection deletes a snapshot before what it needs, and looks again in between."""
+        """Raise if a lender is gone: a collection deletes snapshots before what they refer to."""
         with self._lock:
             borrowed = sorted(self._borrowed)
         gone = next((key for key in borrowed if self._storage.head(key) is None), None)
         if gone is not None:
             raise SessionError(
-                f"the changes of this session were made by a commit whose snapshot {gone} in "
-                f"{self._storage.location} was collected, so their chunks are, too; "
+                f"the changes of this session were taken from the snapshot {gone} in "
+                f"{self._storage.location}, which has been collected along with their chunks; "
                 f"{_LANDED if landed else _REFUSED}",
                 kind=Kind.CHUNKS_COLLECTED,
             )

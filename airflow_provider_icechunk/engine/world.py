@@ -1,4 +1,4 @@
-"""The outside world as values: time, entropy and patience, injected so that tests can own them."""
+"""Clocks, entropy and sleep as one value that tests can replace."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _jitter() -> float:
+    # Pickled by name, not with the state of a generator: processes would pause in step.
+    return random.random()  # noqa: S311 - spreads pauses, hides nothing
+
+
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the engine takes from outside besides storage."""
+    """Everything external that the engine uses, besides storage."""
 
     now: Callable[[], datetime] = _now
     entropy: Callable[[int], bytes] = secrets.token_bytes
     sleep: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
-    jitter: Callable[[], float] = random.random
-    """A number in [0, 1): full jitter of a pause."""
+    jitter: Callable[[], float] = _jitter
+    """A number in [0, 1) by which pauses are multiplied."""
 
 
 REAL_WORLD = World()

@@ -1,7 +1,7 @@
-"""What collides when a session is moved over somebody else's commit, and who may decide.
+"""What collides when two writers meet, and what a solver makes of it. Pure.
 
-Pure: our change set, their transaction log and the trees on both sides in; conflicts or a changed
-change set out. Chunk collisions are found in columns.
+Our change set, their transaction log and the trees on both sides go in; conflicts or a changed
+change set come out. Chunk collisions are found in columns.
 
 What is free of conflicts gives the same tree in either order. The rules and names are those of the
 official library, plus what it misses for that: a node created below a group that the other side
@@ -21,13 +21,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from airflow_provider_icechunk.format.ids import NodeId, encode_base32
-from airflow_provider_icechunk.format.names import is_below, parent_path
-from airflow_provider_icechunk.format.references import common_rows
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
-from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
-from airflow_provider_icechunk.repository.changes import ChangeSet
+from airflow_provider_icechunk.engine.format.chunk_refs import common_rows
+from airflow_provider_icechunk.engine.format.ids import NodeId, format_node_id
+from airflow_provider_icechunk.engine.format.model import (
+    Coordinates,
+    Node,
+    Snapshot,
+    TransactionLog,
+)
+from airflow_provider_icechunk.engine.format.names import is_below, parent_path
+from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 
 
 class ConflictType(Enum):
@@ -84,6 +88,8 @@ class Conflict:
     node_id: NodeId
     chunks: Coordinates | None = None
     """Coordinates both sides wrote, as columns."""
+    detail: str = ""
+    """What exactly is in the way, for people; empty where the type says it all."""
 
     @property
     def conflicted_chunks(self) -> list[list[int]] | None:
@@ -183,11 +189,16 @@ def rebase_step(
     solved = [solver.solve(conflict, changed) for conflict in conflicts]
     if not all(solved):
         return Collision(tuple(conflicts))
+    return Clean(over_their_nodes(changed, theirs))
+
+
+def over_their_nodes(changed: ChangeSet, theirs: Theirs) -> ChangeSet:
+    """Changes without conflicts, which are edited, for the tree of their commit."""
     for node_id in _gone(theirs.log):
         changed.deleted.pop(node_id, None)
     for node_id, node in changed.updated.items():
         changed.updated[node_id] = _with_their_manifests(node, theirs.after)
-    return Clean(changed)
+    return changed
 
 
 def _with_their_manifests(node: Node, after: Snapshot) -> Node:
@@ -304,7 +315,7 @@ def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator
                 found.append((ConflictType.ChunkDoubleUpdate, both))
         if found:
             # Trees of commits that only wrote chunks are never decoded; a name is worth it.
-            path = _paths(ours, base).get(node_id, encode_base32(node_id))
+            path = _paths(ours, base).get(node_id, format_node_id(node_id))
             yield from (Conflict(kind, path, node_id, chunks) for kind, chunks in found)
 
 

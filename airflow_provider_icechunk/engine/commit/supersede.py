@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_provider_icechunk.format.ids import NodeId
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot
-from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.conflicts import have_same_chunks
+from airflow_provider_icechunk.engine.format.ids import NodeId
+from airflow_provider_icechunk.engine.format.model import Node, Snapshot
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
+
+from .conflicts import have_same_chunks
 
 
 def lay_over(ours: ChangeSet, after: Snapshot) -> ChangeSet | None:
@@ -21,7 +22,7 @@ def lay_over(ours: ChangeSet, after: Snapshot) -> ChangeSet | None:
     They do not if it has something else at a path that we create, or lacks what we change.
     """
     there = {node.id: node for node in after.nodes.values()}
-    laid = ChangeSet()
+    laid = ChangeSet(labels=dict(ours.labels), appends=dict(ours.appends))
     names: dict[NodeId, NodeId] = {}
     for path, node in ours.created.items():
         present = after.nodes.get(path)

@@ -1,23 +1,19 @@
-"""Carry out a commit: manifests, then log and snapshot, then one conditional move of the branch.
+"""Store what a commit consists of: manifests, log and snapshot, all at once.
 
-Nothing is visible before the last step and nothing is deleted on any path. A process that dies
-before it leaves objects that no reference names, which the collector removes; one that dies after
-it has committed. Manifests written by a try that lost its race are used again by the next try for
-every array that the other side did not touch.
+Nothing refers to these objects before the branch moves. A process that dies before that leaves
+garbage for the collector. Manifests written by a try that lost its race are used again by the next
+try, for every array that the other side did not touch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 
-from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsupportedError
-from airflow_provider_icechunk.format.config import ManifestSplittingConfig
-from airflow_provider_icechunk.format.generations.identities import new_id
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.format.config.model import ManifestSplittingConfig
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId, new_id
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Manifest,
     ManifestFile,
@@ -25,24 +21,21 @@ from airflow_provider_icechunk.format.snapshot import (
     Metadata,
     Node,
     Snapshot,
+    TransactionLog,
     in_order,
 )
-from airflow_provider_icechunk.format.splitting import split_grid
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.repository.assets import Assets
-from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.documents import array_document
-from airflow_provider_icechunk.repository.layout_plan import choose, deal_out, share
-from airflow_provider_icechunk.repository.leases import Leasehold
-from airflow_provider_icechunk.repository.ledgers.base import Trust
-from airflow_provider_icechunk.repository.world import World, to_micros
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
+from airflow_provider_icechunk.engine.leases import Leasehold
+from airflow_provider_icechunk.engine.objects.objects import EncodedManifests, Objects
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
+from airflow_provider_icechunk.engine.world import World, to_micros
+from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsupportedError
 
-MAX_CLOCK_SKEW_SECONDS = 600
+from .manifest_layout import choose, distribute, share, split_grid
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StoredManifests:
     """Manifests of one array that are stored, and what they were made of."""
 
     base: tuple[ManifestRef, ...]
@@ -53,22 +46,22 @@ class Written:
 
 
 @dataclass(slots=True)
-class Flusher:
+class CommitWriter:
     """Writes what a session changed; remembers stored manifests between tries."""
 
-    assets: Assets
+    objects: Objects
     splitting: ManifestSplittingConfig | None
     world: World
     held: Leasehold
-    """Told before anything is stored."""
+    """Called before anything is stored."""
     rewrite_all: bool = False
-    _written: dict[NodeId, Written] = field(default_factory=dict)
+    _written: dict[NodeId, StoredManifests] = field(default_factory=dict)
     _started_at: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._started_at = to_micros(self.world.now())
 
-    def flush(
+    def store(
         self,
         base: Snapshot,
         changes: ChangeSet,
@@ -76,14 +69,16 @@ class Flusher:
         message: str,
         metadata: Metadata,
         log: Callable[[TransactionLog], TransactionLog] | None = None,
+        chunks: Callable[[], None] | None = None,
     ) -> Snapshot:
         """Store manifests, log and snapshot of a child of `base`. No reference moves.
 
         :param log: gets the log of the changes and says which one to store.
+        :param chunks: waits for the chunks that are being stored meanwhile.
         """
         flushed_at = max(to_micros(self.world.now()), base.flushed_at + 1)
         self.held.writing()
-        written = self._write_manifests(base, changes)
+        written, encoded = self._encode_manifests(base, changes)
         nodes = new_nodes(base, changes, {key: value.refs for key, value in written.items()})
         files = dict(base.manifest_files)
         files.update({file.id: file for value in written.values() for file in value.files})
@@ -98,14 +93,20 @@ class Flusher:
             started_at=min(self._started_at, flushed_at),
         )
         changed = changes.log(snapshot.id)
-        self.assets.store_commit(snapshot, changed if log is None else log(changed))
-        self.assets.storage.settle()
+        self.objects.store_commit(snapshot, changed if log is None else log(changed), encoded)
+        self._written |= written
+        if chunks is not None:
+            chunks()
+        self.objects.storage.settle()
         return snapshot
 
-    def _write_manifests(self, base: Snapshot, changes: ChangeSet) -> dict[NodeId, Written]:
-        result: dict[NodeId, Written] = {}
-        fresh: list[tuple[NodeId, Written]] = []
+    def _encode_manifests(
+        self, base: Snapshot, changes: ChangeSet
+    ) -> tuple[dict[NodeId, StoredManifests], EncodedManifests]:
+        result: dict[NodeId, StoredManifests] = {}
+        fresh: list[tuple[NodeId, StoredManifests]] = []
         pieces: list[tuple[NodeId, ChunkRefs]] = []
+        sources: dict[NodeId, list[Manifest]] = {}
         for node, stored in self._arrays_to_write(base, changes):
             edits = changes.chunks.get(node.id)
             revision = 0 if edits is None else edits.revision
@@ -118,15 +119,19 @@ class Flusher:
                 result[node.id] = reusable
                 continue
             refs = None if edits is None else edits.columns()
-            keep, rows = self._rearrange(node, stored, refs)
-            fresh.append((node.id, Written(stored, revision, node.user_data, keep, ())))
+            keep, rows, sources[node.id] = self._rearrange(node, stored, refs)
+            fresh.append((node.id, StoredManifests(stored, revision, node.user_data, keep, ())))
             pieces += [(node.id, piece) for piece in rows]
         manifests = [
-            Manifest(ManifestId(self._new_id()), {node_id: (piece,) for node_id, piece in group})
+            extended(
+                Manifest(ManifestId(self._new_id()), {node: (piece,) for node, piece in group}),
+                sources,
+            )
             for group in share(pieces)
         ]
         homes: dict[NodeId, list[tuple[ManifestRef, ManifestFile]]] = {}
-        for manifest, file in zip(manifests, self.assets.store_manifests(manifests), strict=True):
+        encoded = self.objects.encode_manifests(manifests)
+        for manifest, file in zip(manifests, encoded.files, strict=True):
             row = 0
             for node_id, (piece,) in manifest.arrays.items():
                 ref = ManifestRef(manifest.id, piece.extents(), row)
@@ -139,8 +144,7 @@ class Flusher:
                 refs=draft.refs + tuple(ref for ref, _ in new),
                 files=tuple(file for _, file in new),
             )
-        self._written |= result
-        return result
+        return result, encoded
 
     def _arrays_to_write(
         self, base: Snapshot, changes: ChangeSet
@@ -159,8 +163,8 @@ class Flusher:
 
     def _rearrange(
         self, node: Node, stored: tuple[ManifestRef, ...], edits: ChunkRefs | None
-    ) -> tuple[tuple[ManifestRef, ...], list[ChunkRefs]]:
-        """Manifests of an array that stay, and the rows of those that are new."""
+    ) -> tuple[tuple[ManifestRef, ...], list[ChunkRefs], list[Manifest]]:
+        """Manifests of an array that stay, rows of those that are new, and what they replace."""
         document = array_document(node)
         ndim = len(document.shape)
         edits = ChunkRefs.empty(ndim) if edits is None else edits
@@ -168,22 +172,22 @@ class Flusher:
         rewrite = choose(
             stored, edits.index, grid, document.num_chunks, everything=self.rewrite_all
         )
-        manifests = self.assets.manifests(ref.id for ref in rewrite.load)
+        manifests = self.objects.manifests(ref.id for ref in rewrite.load)
         for manifest in manifests:
             self._refuse_to_lose(manifest)
         loaded = [manifest.of(node.id, ndim) for manifest in manifests]
-        return rewrite.keep, deal_out(loaded, edits, grid, document.num_chunks)
+        return rewrite.keep, distribute(loaded, edits, grid, document.num_chunks), manifests
 
     def _refuse_to_lose(self, manifest: Manifest) -> None:
         if manifest.unknown is not None:
             raise UnsupportedError(
-                f"manifest {self.assets.show(manifest.id)} was written by a newer version of the "
-                f"format: writing its chunks anew would lose {manifest.unknown}; update this "
+                f"manifest {self.objects.format_id(manifest.id)} was written by a newer version of "
+                f"the format: rewriting it would lose {manifest.unknown}; update this "
                 "package"
             )
 
     def _new_id(self) -> bytes:
-        generation = self.assets.ledger.generation
+        generation = self.objects.refs.generation
         return new_id(generation, self.world.entropy(generation.id_size))
 
     def _used(
@@ -200,13 +204,42 @@ class Flusher:
         known = files.get(identity)
         if known is not None and known.size_bytes:
             return known
-        if not self.assets.ledger.generation.lists_manifests:
+        if not self.objects.refs.generation.lists_manifests:
             return ManifestFile(identity, 0, 0)
-        key = self.assets.ledger.layout.manifest(identity)
-        found = self.assets.storage.head(key)
+        key = self.objects.refs.layout.manifest(identity)
+        found = self.objects.storage.head(key)
         if found is None:
             raise StorageError(f"the manifest {key} is missing", kind=Kind.OBJECT_MISSING)
-        return ManifestFile(identity, found.size, len(self.assets.manifest(identity)))
+        return ManifestFile(identity, found.size, len(self.objects.manifest(identity)))
+
+
+def extended(manifest: Manifest, sources: Mapping[NodeId, Sequence[Manifest]]) -> Manifest:
+    """The manifest with what newer releases added to those that its arrays come from. Pure.
+
+    Nobody knows how to join two such fields that differ, so that is refused.
+    """
+    origins = [source for node_id in manifest.arrays for source in sources[node_id]]
+    if not any(source.extra is not None or source.extras for source in origins):
+        return manifest
+    extras = {
+        node_id: _only({source.extras.get(node_id) for source in sources[node_id]})
+        for node_id in manifest.arrays
+    }
+    return replace(
+        manifest,
+        extra=_only({source.extra for source in origins}),
+        extras={node_id: extra for node_id, extra in extras.items() if extra is not None},
+    )
+
+
+def _only(values: set[bytes | None]) -> bytes | None:
+    found = values - {None}
+    if len(found) > 1:
+        raise UnsupportedError(
+            "manifests with different fields of a newer version of the format would become one; "
+            "update this package"
+        )
+    return found.pop() if found else None
 
 
 def new_nodes(
@@ -230,60 +263,3 @@ def new_nodes(
     if not changes.created:
         return nodes
     return in_order([*nodes.values(), *(current(node) for node in changes.created.values())])
-
-
-class ConditionGuard:
-    """Refuses commits to a store that does not honour conditional writes. Tries it out once."""
-
-    def __init__(self, storage: Storage, trust: Trust) -> None:
-        self._storage = storage
-        self._settled = not (trust.creates and trust.updates)
-
-    def check(self) -> None:
-        """Raise `UnsafeStorageError` if two writers could overwrite each other unnoticed."""
-        if not self._settled:
-            self._storage.check_conditional_writes()
-            self._settled = True
-
-
-class ClockGuard:
-    """Refuses commits from a host whose clock is far from the store's.
-
-    The store is asked once; again only when the host's wall clock has moved against its monotonic
-    one, which is how a clock that was set shows.
-    """
-
-    def __init__(self, assets: Assets, world: World) -> None:
-        self._assets = assets
-        self._world = world
-        self._known: tuple[float, float] | None = None
-        """By how much the wall clock was ahead of the monotonic one, and of the store's."""
-
-    def store_now(self) -> datetime:
-        """The store's time, never ahead of it."""
-        return self._world.now() - timedelta(seconds=self._skew())
-
-    def estimate(self) -> datetime:
-        """The same without asking: where the store was never asked, this host's own time."""
-        skew = 0.0 if self._known is None else self._known[1]
-        return self._world.now() - timedelta(seconds=skew)
-
-    def check(self) -> None:
-        """Raise `StorageError` with kind `clock_skew` beyond the limit."""
-        skew = self._skew()
-        if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
-            self._known = None
-            raise StorageError(
-                f"this host's clock is {skew:+.0f} s away from that of "
-                f"{self._assets.storage.location}, more than {MAX_CLOCK_SKEW_SECONDS} s: commits "
-                "would carry wrong times and retention would misjudge them; set the clock",
-                kind=Kind.CLOCK_SKEW,
-            )
-
-    def _skew(self) -> float:
-        now = self._world.now()
-        offset = now.timestamp() - self._world.monotonic()
-        if self._known is None or abs(offset - self._known[0]) >= 1:
-            store = self._assets.storage.now()
-            self._known = offset, (self._world.now() - store).total_seconds()
-        return self._known[1]

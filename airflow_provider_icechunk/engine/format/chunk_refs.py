@@ -2,35 +2,88 @@
 
 A manifest of a million chunks is a dozen arrays, not a million objects. The same type serves a
 decoded manifest, the edits of a session (where `RefKind.ERASED` rows remove a chunk) and what a
-worker hands back, so reading is `base.overlay(edits)`, merging workers is `overlay` as well, and a
-conflict is a test for common rows. A Python object per reference exists only at the edge, when one
-reference is asked for.
+worker returns, so reading is `base.overlay(edits)`, merging workers is `overlay` as well, and a
+conflict is a test for common rows. A Python object is made only when a single reference is
+requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ChunkId
-from airflow_provider_icechunk.format.order import Index, Lookup, common_rows, sort_keys
-from airflow_provider_icechunk.format.payloads import (
-    Checksum,
-    ETag,
-    Inline,
-    LastModified,
-    Native,
-    Payload,
-    RefKind,
-    Virtual,
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import (
+    copy_spans,
+    span_keys,
+    split_keys,
 )
-from airflow_provider_icechunk.format.wire.distinct import distinct
-from airflow_provider_icechunk.format.wire.heap import copy_spans, span_keys, split_keys
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+
+from .coordinates import Index, Lookup, common_rows, distinct, sort_keys
+from .ids import OBJECT_ID_SIZE, ChunkId
+
+
+class RefKind(IntEnum):
+    """Where the bytes of a chunk are."""
+
+    ERASED = 0
+    """The row removes the chunk. Only in edits, never in a manifest."""
+    INLINE = 1
+    NATIVE = 2
+    VIRTUAL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ETag:
+    """The external object must still have this entity tag."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastModified:
+    """The external object must not have been modified after this time."""
+
+    seconds: int
+    """Seconds since 1970 UTC; 32 bits on disk, so times after 2106 are stored as the last one."""
+
+
+Checksum = ETag | LastModified
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """The bytes themselves."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A range of a chunk file of this repository. Several chunks may share a file."""
+
+    chunk_id: ChunkId
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """A range of an external object."""
+
+    location: str
+    offset: int
+    length: int
+    checksum: Checksum | None = None
+
+
+Payload = Inline | Native | Virtual
+
 
 __all__ = [
     "Checksum",
@@ -61,7 +114,7 @@ class ChunkRefs:
     """The references of one array. Rows are strictly increasing by index.
 
     Build with `of` (sorts, last row of equal index wins), `from_items` or `empty`; the plain
-    constructor trusts its caller to keep the order, as decoders do after they checked it.
+    constructor trusts its caller to keep the order, as decoders do after checking it.
     """
 
     index: NDArray[np.uint32]
@@ -71,12 +124,12 @@ class ChunkRefs:
     chunk_id: NDArray[np.uint8]
     """`(n, 12)` object ids, 16 wide in two early generations; zeros unless `NATIVE`.
 
-    Without native rows the width means nothing: joining adapts the narrower column.
+    Without native rows the width has no meaning: joining adapts the narrower column.
     """
     offset: NDArray[np.uint64]
     """`(n,)` zero for `INLINE`."""
     length: NDArray[np.uint64]
-    """`(n,)` bytes of the chunk, of every kind."""
+    """`(n,)` size of the chunk in bytes, for every kind."""
     span: NDArray[np.uint64]
     """`(n, 2)` start and stop in `heap`: inline bytes, or the UTF-8 location of a virtual chunk."""
     etag: NDArray[np.uint64]
@@ -84,9 +137,12 @@ class ChunkRefs:
     modified: NDArray[np.uint32]
     """`(n,)` last-modified checksum in seconds; 0 when there is none."""
     heap: bytes | bytearray | memoryview = b""
-    """Backing bytes of `span` and `etag`; for a decoded manifest, the payload itself."""
+    """Backing bytes of all spans; for a decoded manifest, the payload itself."""
+    extra: NDArray[np.uint64] | None = None
+    """`(n, 2)` start and stop in `heap` of what newer releases add to references; it is not used
+    yet, but stored again. Equal when there is nothing; `None` when no row has anything."""
     _lookup: list[Lookup] = field(default_factory=list, init=False, repr=False)
-    """Sort keys for `find`, made when first needed; derived, so not part of the value."""
+    """Sort keys for `find`, created on first use; derived, so not part of the value."""
 
     @classmethod
     def empty(cls, ndim: int, id_size: int = OBJECT_ID_SIZE) -> Self:
@@ -105,7 +161,7 @@ class ChunkRefs:
         kind: RefKind = RefKind.ERASED,
         id_size: int = OBJECT_ID_SIZE,
     ) -> Self:
-        """Rows at `index` (already in order) with every other column constant and unallocated."""
+        """Rows at `index` (already ordered) with every other column constant and unallocated."""
         rows = len(index)
         return cls(
             index=index,
@@ -179,7 +235,7 @@ class ChunkRefs:
 
     @staticmethod
     def of(rows: ChunkRefs) -> ChunkRefs:
-        """The same rows in order; of rows with equal index the last one stays."""
+        """The same rows in order; the last of rows with equal index stays."""
         if len(rows) < 2:
             return rows
         (keys,) = sort_keys(rows.index)
@@ -200,7 +256,7 @@ class ChunkRefs:
 
     @property
     def nbytes(self) -> int:
-        """Memory held by the columns and the heap, about."""
+        """Approximate memory of the columns and the heap."""
         return self.index.nbytes + len(self) * (1 + 12 + 8 + 8 + 16 + 16 + 4) + len(self.heap)
 
     def __getitem__(self, row: int) -> Payload | None:
@@ -225,7 +281,7 @@ class ChunkRefs:
                 )
 
     def find_row(self, index: Sequence[int]) -> int | None:
-        """The row of `index`, or `None` when there is none."""
+        """The row of `index`, or `None` if there is none."""
         if not len(self):
             return None
         if not self._lookup:
@@ -233,7 +289,7 @@ class ChunkRefs:
         return self._lookup[0].row(index)
 
     def find(self, index: Sequence[int]) -> Payload | None:
-        """The reference at `index`, or `None` when there is none or it is erased."""
+        """The reference at `index`, or `None` if there is none or it is erased."""
         row = self.find_row(index)
         return None if row is None else self[row]
 
@@ -249,23 +305,24 @@ class ChunkRefs:
             span=self.span[rows],
             etag=self.etag[rows],
             modified=self.modified[rows],
+            extra=None if self.extra is None else self.extra[rows],
         )
 
     def overlay(self, newer: ChunkRefs) -> ChunkRefs:
-        """These references, replaced by `newer` wherever both speak; erasures stay as rows."""
+        """These references, replaced by `newer` where both have one; erasures stay as rows."""
         if not len(newer):
             return self
         if not len(self):
             return newer
-        return _Merge.of(self, newer).apply(self, newer)
+        return _RowMerge.of(self, newer).apply(self, newer)
 
     def without_erased(self) -> Self:
-        """Only the rows that have bytes."""
+        """Only the rows that are not erased."""
         keep = self.kind != RefKind.ERASED
         return self if keep.all() else self.take(keep)
 
     def inside(self, extents: Extents) -> NDArray[np.bool_]:
-        """Which rows lie inside `extents`."""
+        """Which rows are inside `extents`."""
         if not self.ndim:
             return np.ones(len(self), np.bool_)
         if len(self) and all(
@@ -283,7 +340,7 @@ class ChunkRefs:
         return self.take(~hit) if hit.any() else self
 
     def extents(self) -> Extents:
-        """The bounding box of the rows; meaningless, and refused, when there are none."""
+        """The bounding box of the rows; raises if there are none."""
         if not len(self):
             raise InvalidInputError("no chunk references: there is no bounding box")
         if len(self) == 1:
@@ -293,7 +350,8 @@ class ChunkRefs:
 
     def compact(self) -> Self:
         """The same rows over a heap that holds only the bytes they use."""
-        both = np.concatenate([self.span, self.etag])
+        rows = len(self)
+        both = np.concatenate([self.span, self.etag, *([] if self.extra is None else [self.extra])])
         filled = both[:, 1] > both[:, 0]
         used = span_keys(both[filled])
         keys = distinct(used)
@@ -305,8 +363,13 @@ class ChunkRefs:
         copy_spans(self.heap, starts, heap, ends - sizes, sizes)
         moved = np.zeros_like(both)
         moved[filled] = np.stack([ends - sizes, ends], axis=1)[np.searchsorted(keys, used)]
-        rows = len(self)
-        return replace(self, span=moved[:rows], etag=moved[rows:], heap=heap.tobytes())
+        return replace(
+            self,
+            span=moved[:rows],
+            etag=moved[rows : 2 * rows],
+            extra=None if self.extra is None else moved[2 * rows :],
+            heap=heap.tobytes(),
+        )
 
     def locations(self) -> list[str]:
         """Distinct locations of the virtual references, sorted."""
@@ -315,7 +378,7 @@ class ChunkRefs:
         return sorted({self._text(span, "location") for span in spans})
 
     def native_ids(self) -> NDArray[np.uint8]:
-        """`(m, 12)` ids of the chunk files in use, with repetitions."""
+        """`(m, 12)` ids of the chunk files in use, with duplicates."""
         return np.asarray(self.chunk_id[self.kind == RefKind.NATIVE])
 
     def _checksum(self, row: int) -> Checksum | None:
@@ -334,21 +397,21 @@ class ChunkRefs:
 
 
 _EMPTY: dict[tuple[int, int], ChunkRefs] = {}
-"""One value for all: a session makes one for every array it looks at."""
+"""Shared: a session needs one for every array it inspects."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Merge:
-    """Where the rows of two ordered tables go in their union, of which the second one wins.
+class _RowMerge:
+    """The rows of two ordered tables in their union, where the second one wins.
 
-    Laying few edits over many rows costs a copy of the columns, not a sort.
+    Overlaying few edits on many rows costs a copy of the columns, not a sort.
     """
 
     rows: int
     newer: NDArray[np.intp]
     """Final row of each newer row."""
     older: NDArray[np.bool_] | None
-    """Final rows that older rows fill, in order; `None` when the union has the older ones' size."""
+    """Final rows of the older rows, in order; `None` if the union has the older table's size."""
 
     @classmethod
     def of(cls, older: ChunkRefs, newer: ChunkRefs) -> Self:
@@ -379,7 +442,15 @@ class _Merge:
             etag=self._column(older.etag, newer.etag + shift),
             modified=self._column(older.modified, newer.modified),
             heap=heap,
+            extra=self._extra(older, newer, shift),
         )
+
+    def _extra(
+        self, older: ChunkRefs, newer: ChunkRefs, shift: np.uint64
+    ) -> NDArray[np.uint64] | None:
+        if older.extra is None and newer.extra is None:
+            return None
+        return self._column(_extra_of(older), _extra_of(newer) + shift)
 
     def _column(self, older: NDArray[Number], newer: NDArray[Number]) -> NDArray[Number]:
         if self.older is None:
@@ -392,7 +463,7 @@ class _Merge:
 
 
 def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
-    """All rows one after the other over one heap; order and uniqueness are up to the caller."""
+    """All rows concatenated over one heap; order and uniqueness are up to the caller."""
     if len(parts) == 1:
         return parts[0]
     if len({part.ndim for part in parts}) != 1:
@@ -416,11 +487,18 @@ def concatenate(parts: Sequence[ChunkRefs]) -> ChunkRefs:
         etag=np.concatenate([p.etag + s for p, s in zip(parts, shifts, strict=True)]),
         modified=np.concatenate([part.modified for part in parts]),
         heap=b"".join(pieces),
+        extra=None
+        if all(part.extra is None for part in parts)
+        else np.concatenate([_extra_of(p) + s for p, s in zip(parts, shifts, strict=True)]),
     )
 
 
+def _extra_of(refs: ChunkRefs) -> NDArray[np.uint64]:
+    return np.zeros((len(refs), 2), np.uint64) if refs.extra is None else refs.extra
+
+
 def _equally_wide(columns: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-    """Id columns of one repository; one without native rows may have been made too narrow."""
+    """Id columns of one repository; one without native rows may be too narrow."""
     width = max(column.shape[1] for column in columns)
     return [
         np.pad(column, ((0, 0), (0, width - column.shape[1])))

@@ -1,15 +1,39 @@
-"""The order of chunk coordinates, as sortable scalars: one per row, comparable across tables."""
+"""Chunk coordinates as sortable scalars, and distinct rows of them.
+
+`np.unique` is not used: it imports masked arrays when it is first called, which takes longer than
+the one commit that many processes make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.wire.distinct import distinct
+Number = TypeVar("Number", bound=np.generic)
+
+
+def distinct(values: NDArray[Number]) -> NDArray[Number]:
+    """The sorted distinct values. Runs of equal values cost next to nothing."""
+    ordered = np.sort(values[_begins(values)])
+    return ordered[_begins(ordered)]
+
+
+def first_rows(keys: NDArray[np.generic]) -> NDArray[np.intp]:
+    """The first row of each distinct key, in the order of the keys."""
+    order = np.argsort(keys, kind="stable")
+    return order[_begins(keys[order])]
+
+
+def _begins(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Where a value differs from the one before it."""
+    begins = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins
+
 
 Index = tuple[int, ...]
 """Coordinates of one chunk."""
@@ -21,18 +45,18 @@ class Lookup:
 
     keys: NDArray[np.generic]
     radix: Index | None
-    """Bounds the keys were numbered in; `None` when they are big-endian bytes."""
+    """Bounds in which the keys are numbered; `None` if they are big-endian bytes."""
 
     @classmethod
     def over(cls, index: NDArray[np.uint32]) -> Self:
-        """A search over rows that are in order; there must be one."""
+        """A search over ordered rows, at least one."""
         (keys,) = sort_keys(index)
         if keys.dtype.kind == "S":
             return cls(keys, None)
         return cls(keys, tuple(int(top) + 1 for top in index.max(axis=0)))
 
     def row(self, wanted: Sequence[int]) -> int | None:
-        """The row of `wanted`, or `None` when there is none."""
+        """The row of `wanted`, or `None` if there is none."""
         key = self._key(wanted)
         if key is None:
             return None
@@ -60,8 +84,8 @@ class Lookup:
 def sort_keys(*indexes: NDArray[np.uint32]) -> list[NDArray[np.generic]]:
     """One sortable scalar per row, comparable across all the given index columns.
 
-    The scalars are row-major numbers of the common bounding box where that fits 64 bits, and
-    big-endian bytes otherwise; both order exactly as the index tuples do.
+    The scalars are row-major numbers in the common bounding box if that fits 64 bits, and
+    big-endian bytes otherwise; both sort exactly like the index tuples.
     """
     ndim = indexes[0].shape[1]
     radix = [

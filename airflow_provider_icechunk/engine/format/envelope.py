@@ -1,18 +1,19 @@
-"""The 39 bytes before every metadata file since 2025: magic, writer, version, type, compression.
+"""The 39-byte header of metadata files since 2025: magic, writer, version, type, compression.
 
-Compression is always zstd when written: code 0 (none) is defined and read, but official releases
-refuse it. The version byte tells FlatBuffers files of generation `1` from those of `2`; it does not
-tell them from the MessagePack files of `alpha`, which carry 1 as well.
+Files are always written with zstd: code 0 (none) is defined and read, but official releases refuse
+it. The version byte distinguishes FlatBuffers files of generations `1` and `2`, but not the
+MessagePack files of `alpha`, which have 1 as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.wire import zstd
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.wire import zstd
+
+from .codec import FileType
 
 MAGIC = bytes.fromhex("494345F09FA78A4348554E4B")
 HEADER_SIZE = 39
@@ -37,13 +38,13 @@ class Envelope:
 
     spec_version: int
     writer: str
-    """Who wrote the file, as it says itself; never to be decided upon."""
+    """The writer, as the file says; for information only."""
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of itself."""
+    """The header of a file."""
 
     writer: str
     spec_version: int
@@ -59,19 +60,19 @@ def pack(
     level: int,
     writer: str,
 ) -> bytes:
-    """A whole file: header and the payload as one zstd frame of `level`."""
+    """A whole file: header and payload as one zstd frame of `level`."""
     name = writer.encode()[:_WRITER_SIZE].ljust(_WRITER_SIZE)
     tail = bytes((spec_version, _CODES[file_type], _ZSTD))
     return b"".join((MAGIC, name, tail, zstd.compress(payload, level=level)))
 
 
 def has_header(data: bytes) -> bool:
-    """Whether `data` begins as a file with a header does."""
+    """Whether `data` begins like a file with a header."""
     return data[: len(MAGIC)] == MAGIC
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a file that has one, unchecked: for people to look at."""
+    """The unchecked header of a file that has one, for display."""
     spec_version, code, compression = data[36:HEADER_SIZE].ljust(3, b"\xff")
     return Header(
         bytes(data[12:36]).decode("utf-8", "replace").rstrip(),
@@ -94,12 +95,12 @@ def unpack(
     if view[: len(MAGIC)] != MAGIC:
         raise FormatError(f"{where}: not an Icechunk file (the first {len(MAGIC)} bytes are wrong)")
     if len(view) < HEADER_SIZE:
-        raise FormatError(f"{where}: cut off inside its header, after {len(view)} bytes")
+        raise FormatError(f"{where}: truncated inside its header, after {len(view)} bytes")
     spec_version, code, compression = view[36:HEADER_SIZE]
     if spec_version not in KNOWN_SPEC_VERSIONS:
         raise UnsupportedError(
             f"{where}: written in version {spec_version} of the format; "
-            f"this package knows {KNOWN_SPEC_VERSIONS}"
+            f"this package supports {KNOWN_SPEC_VERSIONS}"
         )
     if code != _CODES[expected]:
         found = _TYPES.get(code)

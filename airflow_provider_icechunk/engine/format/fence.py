@@ -1,8 +1,8 @@
-"""The document that stands where the entry point of an older generation was. Pure.
+"""The document that replaces the entry point of an older generation. Pure.
 
-No reader of that generation can follow it, so that nobody commits to references which no longer
-are the repository. It carries what it stands for, so that the old references can still be read
-here, and put back.
+No reader of that generation understands it, so nobody commits to references that are no longer the
+repository. It contains the document it replaces, so this package can still read the old references,
+and restore them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from airflow_provider_icechunk.exceptions import FormatError
 
 _BEGINNING = b'{"migrated_to":"'
 _NO_SNAPSHOT = "0" * 20
-_TOLD = (
+_REPORTED = (
     "this repository was migrated to generation {0} of the format: open it with icechunk {0} or "
-    "newer, or take this fence away (airflow-provider-icechunk: migrate --no-fence)"
+    "newer, or remove this fence (airflow-provider-icechunk: migrate --no-fence)"
 )
 _TARGET = re.compile(rb'\{"migrated_to":"([a-z0-9]{1,8})"')
 
 
 def fence(document: bytes, target: str, stand_ins: Mapping[str, str] | None = None) -> bytes:
-    """What takes the place of a document once its repository is of generation `target`.
+    """The fence for a document of a repository that is now of generation `target`.
 
-    :param stand_ins: further members, for programs that look for them.
+    :param stand_ins: further members that programs look for.
     """
     was = document.decode(errors="surrogateescape")
     members = {"migrated_to": target, **(stand_ins or {}), "was": was}
@@ -33,26 +33,26 @@ def fence(document: bytes, target: str, stand_ins: Mapping[str, str] | None = No
 
 
 def fence_reference(document: bytes, target: str) -> bytes:
-    """In place of a `ref.json` of generation `1`.
+    """The fence for a `ref.json` of generation `1`.
 
     Official 2.x reads that of `main` beside the `repo` object and refuses a repository in which it
-    is not a reference. So this is one, to a snapshot that never is: readers of generation `1` find
-    nothing, and a commit finds that the branch has moved.
+    is not a reference. So this is one, to a snapshot that never exists: readers of generation `1`
+    find nothing, and a commit finds that the branch has moved.
     """
     return fence(document, target, {"snapshot": _NO_SNAPSHOT})
 
 
 def fence_config(document: bytes, target: str) -> bytes:
-    """In place of the `config.yaml` of generation `1`, which every official 1.x reads to open.
+    """The fence for the `config.yaml` of generation `1`, which every official 1.x reads on opening.
 
-    Official 2.x passes it over. The text stands where a number belongs: that is the error, and the
+    Official 2.x ignores it. The text is in the place of a number: that is the error, and the
     message of official releases quotes it.
     """
-    return fence(document, target, {"inline_chunk_threshold_bytes": _TOLD.format(target)})
+    return fence(document, target, {"inline_chunk_threshold_bytes": _REPORTED.format(target)})
 
 
 def behind(data: bytes) -> bytes | None:
-    """The document that a fence took the place of; `None` for any other document."""
+    """The document that a fence replaced; `None` for any other document."""
     if not data.startswith(_BEGINNING):
         return None
     try:
@@ -75,5 +75,5 @@ def check_unfenced(data: bytes, *, where: str) -> None:
         raise FormatError(
             f"{where}: the repository was migrated to generation `{target}`, and a fence stands "
             "where its old references were: nothing is read from them or committed to them. Open "
-            "the repository anew; `migrate` can take the fence away again"
+            "the repository again; `migrate` can take the fence away again"
         )

@@ -1,4 +1,4 @@
-"""What a store is told about a metadata file: version, writer, type and compression.
+"""What a store keeps beside a metadata file: version, writer, type and compression.
 
 Names have letters and digits only: proxies drop headers with an underscore, and then a signed
 request fails. Official releases before 2.2 wrote `ic_spec_ver` and so on; nobody decides by them.
@@ -6,8 +6,10 @@ request fails. Official releases before 2.2 wrote `ic_spec_ver` and so on; nobod
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.format.generations.base import FileType, Generation
-from airflow_provider_icechunk.format.generations.v1.codec import WRITER
+from airflow_provider_icechunk.engine.format.v1.codec import WRITER
+
+from .codec import FileType
+from .generation import Generation
 
 FILE_CONTENT_TYPE = "application/octet-stream"
 

@@ -1,17 +1,26 @@
-"""Object ids: random bytes in memory, Crockford base 32 in names. Nothing is derived from content.
+"""Ids: random bytes in memory, Crockford base 32 in names, never derived from content. Pure.
 
 Snapshots, manifests and chunks have 12 bytes (20 characters), nodes 8 (13 characters); two early
 generations used 16. Bits are taken most significant first and zero bits are appended on the right.
+
+`format_id` and `parse_id` convert ids to and from text for people; any case is accepted. In `draft`
+that text is a UUID. `encode_base32` and `decode_base32` are for file names and stored documents,
+which have only one form.
 """
 
 from __future__ import annotations
 
-from typing import NewType
+import re
+from typing import TYPE_CHECKING, NewType
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from .generation import Generation
 
 SnapshotId = NewType("SnapshotId", bytes)
 ManifestId = NewType("ManifestId", bytes)
@@ -32,15 +41,18 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _LETTERS = np.frombuffer(_ALPHABET.encode(), np.uint8)
 _VALUES = np.full(256, 255, np.uint8)
 _VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
+_UUID_VERSION = 4
+_UUID_TEXT = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_BASE32_LETTER = "[0-9A-HJKMNP-TV-Z]"
 
 
 def text_length(size: int) -> int:
-    """How many characters an id of `size` bytes has."""
+    """Number of characters of an id of `size` bytes."""
     return -(-size * 8 // 5)
 
 
 def encode_base32(data: bytes) -> str:
-    """Crockford base 32, upper case, without padding characters."""
+    """Encode as Crockford base 32, upper case, without padding characters."""
     length = text_length(len(data))
     bits = (length + length % 2) * 5
     number = int.from_bytes(data, "big") << (bits - len(data) * 8)
@@ -49,7 +61,7 @@ def encode_base32(data: bytes) -> str:
 
 
 def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:
-    """The `size` bytes behind `text`; refuses other lengths, letters and non-zero padding bits."""
+    """Decode `size` bytes; raises for other lengths, letters and non-zero padding bits."""
     length = text_length(size)
     spare = length * 5 - size * 8
     try:
@@ -68,16 +80,16 @@ def decode_base32(text: str, size: int = OBJECT_ID_SIZE) -> bytes:
 
 
 def as_stored(text: str) -> str:
-    """An id as somebody typed it in the spelling of stored ids.
+    """An id as typed by a person, in the form of stored ids.
 
     Lower case counts as upper case, O as 0, and I and L as 1, as in Crockford's description. File
-    names and stored references are never respelled: they have one spelling.
+    names and stored references are never converted.
     """
     return text.translate(_AS_TYPED)
 
 
 def decode_object_id(text: str) -> bytes:
-    """An object id of either size, told by its length."""
+    """An object id of either size, depending on its length."""
     early = len(text) == text_length(EARLY_OBJECT_ID_SIZE)
     return decode_base32(text, EARLY_OBJECT_ID_SIZE if early else OBJECT_ID_SIZE)
 
@@ -94,7 +106,7 @@ def encode_many(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
 
 
 def decode_many(texts: NDArray[np.bytes_], size: int = OBJECT_ID_SIZE) -> NDArray[np.uint8]:
-    """The `(n, size)` ids behind fixed-width ASCII texts; refuses what is no id."""
+    """The `(n, size)` ids in fixed-width ASCII texts; raises for anything else."""
     length = text_length(size)
     rows = len(texts)
     letters = np.ascontiguousarray(texts, f"S{length}").view(np.uint8).reshape(rows, length)
@@ -107,3 +119,44 @@ def decode_many(texts: NDArray[np.bytes_], size: int = OBJECT_ID_SIZE) -> NDArra
         first = texts[int(np.argmax(wrong))]
         raise InvalidInputError(f"{bytes(first)!r} is not an id of {length} characters")
     return np.packbits(bits[:, : size * 8], axis=1)
+
+
+def new_id(generation: Generation, entropy: bytes) -> bytes:
+    """An id from `generation.id_size` random bytes."""
+    if not generation.uses_uuids:
+        return entropy
+    return UUID(bytes=entropy, version=_UUID_VERSION).bytes
+
+
+def format_id(generation: Generation, identity: bytes) -> str:
+    """An id as text for people and reference documents."""
+    if generation.uses_uuids and len(identity) == generation.id_size:
+        return str(UUID(bytes=identity))
+    return encode_base32(identity)
+
+
+def format_node_id(identity: NodeId) -> str:
+    """A node id as text, the same in every generation."""
+    return encode_base32(identity)
+
+
+def parse_id(generation: Generation, text: str) -> bytes:
+    """Parse an id typed by a person; `InvalidInputError` if it is invalid.
+
+    Case does not matter, and O, I and L count as the digits they look like.
+    """
+    if not generation.uses_uuids:
+        return decode_base32(as_stored(text), generation.id_size)
+    typed = as_stored(text).lower()
+    if not re.fullmatch(_UUID_TEXT, typed):
+        raise InvalidInputError(
+            f"{text[:64]!r} is not an id: expected a UUID like b7a40d8e-0c44-4a4a-a6a9-0d9c8e2d6a1f"
+        )
+    return UUID(typed).bytes
+
+
+def id_pattern(generation: Generation) -> re.Pattern[str]:
+    """Pattern of ids within other text, as `format_id` writes them."""
+    if generation.uses_uuids:
+        return re.compile(rf"\b{_UUID_TEXT}\b")
+    return re.compile(rf"\b{_BASE32_LETTER}{{{text_length(generation.id_size)}}}\b")

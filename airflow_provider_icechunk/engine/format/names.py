@@ -1,6 +1,6 @@
-"""Names are judged here and nowhere else: node paths, branch and tag names, chunk keys.
+"""The only validation of names: node paths, branch and tag names, chunk keys.
 
-Reading is lenient where official writers were, writing is strict: a branch or tag name becomes part
+Reading is as lenient as official writers were, writing is strict: a branch or tag name becomes part
 of a storage key only after `check_new_ref_name`, a node path only after `check_node_path`.
 """
 
@@ -18,19 +18,19 @@ MAIN = "main"
 _NEW_REF_NAME = re.compile(r"[A-Za-z0-9._-](?:[A-Za-z0-9._ -]*[A-Za-z0-9._-])?")
 _MAX_NAME = 240
 _MAX_FILE_NAME = 900
-"""What storage keys of 1,024 bytes leave beside the folder."""
+"""What remains of a 1,024-byte storage key after the folder."""
 _MAX_SEGMENT = 255
 _NO_FILE_NAME = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _UNFINISHED = re.compile(r"#[0-9]+$")
 _MAX_LISTED_NAME = 255
-"""Other software creates longer names than are created here: as long as a file name can be."""
+"""Other software creates longer names than this package, up to the limit of file names."""
 _MAX_INDEX = (1 << 32) - 1
 
 
 def check_new_ref_name(name: str, what: str = "branch") -> str:
-    """`name`, if it may be created: ASCII letters, digits, `.`, `_`, `-` and inner spaces.
+    """`name`, if it is allowed for a new ref: ASCII letters, digits, `.`, `_`, `-`, inner spaces.
 
-    Official libraries create others too, but lose those from listings on some storages.
+    Official libraries allow others too, but omit those from listings on some storages.
     """
     problem = None
     if not name:
@@ -49,7 +49,7 @@ def check_new_ref_name(name: str, what: str = "branch") -> str:
 
 
 def check_ref_name(name: str, what: str = "branch") -> str:
-    """`name`, if it can be looked up: one path segment that cannot leave its folder."""
+    """`name`, if it can be looked up: one path segment that stays in its folder."""
     longest = _MAX_LISTED_NAME
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > longest:
         raise InvalidInputError(
@@ -61,19 +61,19 @@ def check_ref_name(name: str, what: str = "branch") -> str:
 
 
 def check_file_name(name: str, what: str = "file") -> str:
-    """`name`, if a file that a document names can be called so: a storage key below its folder."""
+    """`name`, if it is a valid file name in a document: a storage key below its folder."""
     segments = name.split("/")
     problem = None
     if len(name.encode(errors="replace")) > _MAX_FILE_NAME:
         problem = f"it is longer than {_MAX_FILE_NAME} bytes"
     elif _NO_FILE_NAME.search(name):
-        problem = "it holds a control character, a backslash or a lone surrogate"
+        problem = "it contains a control character, a backslash or a lone surrogate"
     elif any(segment in ("", ".", "..") for segment in segments):
         problem = "it has an empty, `.` or `..` segment"
     elif any(len(segment.encode()) > _MAX_SEGMENT for segment in segments):
         problem = f"a segment is longer than {_MAX_SEGMENT} bytes"
     elif any(_UNFINISHED.search(segment) for segment in segments):
-        problem = "a segment ends in `#` and digits, which is how unfinished files are named"
+        problem = "a segment ends in `#` and digits, as the names of unfinished files do"
     if problem:
         raise InvalidInputError(
             f"{name[:80]!r} cannot be the name of a {what}: {problem}", kind=Kind.INVALID_NAME
@@ -82,7 +82,7 @@ def check_file_name(name: str, what: str = "file") -> str:
 
 
 def check_node_path(path: str) -> str:
-    """`path`, if it is an absolute node path: `/` or segments without empty, `.` or `..` ones."""
+    """`path`, if it is an absolute node path: `/`, or no empty, `.` or `..` segments."""
     if path == ROOT:
         return path
     segments = path.split("/")
@@ -128,7 +128,7 @@ def base_name(path: str) -> str:
 
 
 def parse_index(parts: list[str]) -> tuple[int, ...] | None:
-    """Chunk coordinates from the segments of a chunk key; `None` when they are none."""
+    """Chunk coordinates from the segments of a chunk key; `None` if they are invalid."""
     numbers = []
     for part in parts:
         if not part.isascii() or not part.isdigit() or (len(part) > 1 and part[0] == "0"):

@@ -1,9 +1,9 @@
-"""Zarr metadata documents: the facts the engine needs of them, and the early eight-item shape.
+"""Zarr metadata documents: the facts the engine needs, and nodes from documents.
 
-A `zarr.json` is kept verbatim wherever a generation allows it. Early generations took the document
-of an array apart into eight items (shape, data type, chunk shape, chunk key encoding, fill value,
-codecs, storage transformers, dimension names) and kept the attributes beside them:
-`rebuild_document` and `split_document` go both ways.
+A `zarr.json` is kept verbatim if the generation allows it. Early generations split the document of
+an array into eight items (shape, data type, chunk shape, chunk key encoding, fill value, codecs,
+storage transformers, dimension names) and stored the attributes beside them: `rebuild_document` and
+`split_document` convert in both directions.
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from airflow_provider_icechunk.budget import FREE_BYTES, current
+from airflow_provider_icechunk.engine.budget import FREE_BYTES, current
+from airflow_provider_icechunk.engine.format.wire.json import memory_of
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.wire.json_text import memory_of
+
+from .chunk_refs import Index
+from .ids import NodeId
+from .model import ArrayData, Dimension, ManifestRef, Node
 
 MAX_DOCUMENT = 64 << 20
-"""Longest document that is parsed, in bytes."""
+"""Maximum size of a document in bytes."""
 MAX_RANK = 64
 MAX_CHUNKS = 1 << 32
-"""Chunk coordinates are 32 bits on disk. So are the ends of boxes: new arrays have one less."""
+"""Chunk coordinates and ends of extents are 32 bits on disk, so new arrays have one less."""
 
 EarlyArray = tuple[Any, ...]
 """The eight items of an array in early generations, as MessagePack values."""
@@ -63,14 +68,14 @@ class GroupDocument:
 
 @dataclass(frozen=True, slots=True)
 class ArrayDocument:
-    """What the engine has to know of an array."""
+    """The facts about an array that the engine needs."""
 
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
-    """Of a rectilinear grid, the longest chunk along each dimension."""
+    """In a rectilinear grid, the longest chunk along each dimension."""
     dimension_names: tuple[str | None, ...] | None
     chunk_counts: tuple[int, ...] | None = None
-    """Chunks along each dimension where the grid lists them; `None` for a regular grid."""
+    """Chunks along each dimension if the grid lists them; `None` for a regular grid."""
 
     @property
     def num_chunks(self) -> tuple[int, ...]:
@@ -84,7 +89,7 @@ class ArrayDocument:
 
 
 def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument | ArrayDocument:
-    """The facts in a `zarr.json`; refuses what no generation here could serve chunks of.
+    """The facts in a `zarr.json`; raises if no generation could serve its chunks.
 
     Chunks of different sizes (`rectilinear`) are for generation `2` only.
     """
@@ -115,11 +120,8 @@ def rebuild_document(
     *,
     where: str = "the Zarr metadata",
 ) -> bytes:
-    """The `zarr.json` that the eight items of an array, or a group (`None`), were made from."""
-    document: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "group" if zarr is None else "array",
-    }
+    """Rebuild the `zarr.json` from the eight items of an array, or of a group (`None`)."""
+    document: dict[str, Any] = {"zarr_format": 3, "node_type": "group" if zarr is None else "array"}
     if attributes is not None:
         document["attributes"] = dict(attributes)
     try:
@@ -137,7 +139,7 @@ def rebuild_document(
         struct.error,
     ) as error:
         raise FormatError(
-            f"{where}: the Zarr metadata of a node has not the early shape "
+            f"{where}: the Zarr metadata of a node does not have the early form "
             f"({type(error).__name__}); the file is damaged"
         ) from None
 
@@ -145,7 +147,7 @@ def rebuild_document(
 def split_document(document: bytes) -> tuple[EarlyArray | None, dict[str, Any] | None]:
     """The eight items of an array (`None` for a group) and the attributes of a `zarr.json`.
 
-    Refuses what the early shape has no place for, such as data types that came later.
+    Raises for what the early form cannot store, such as later data types.
     """
     fields = _parse(document)
     attributes = fields.get("attributes")
@@ -176,8 +178,8 @@ def _parse(document: bytes) -> dict[str, Any]:
         raise _invalid(f"it has {len(document)} bytes, more than {MAX_DOCUMENT}")
     if memory_of(document) > current().free_bytes:
         raise InvalidInputError(
-            f"this `zarr.json` takes more memory than the {current().free_bytes} bytes that a "
-            f"document may take; if it is trusted, raise {FREE_BYTES} in the environment",
+            f"this `zarr.json` takes more memory than the {current().free_bytes} bytes allowed "
+            f"for a document; if you trust it, raise {FREE_BYTES} in the environment",
             kind=Kind.LIMIT_EXCEEDED,
         )
     try:
@@ -213,7 +215,7 @@ def _lengths(value: object, what: str, *, least: int) -> tuple[int, ...]:
 
 
 def _named(value: object, what: str) -> tuple[str, Mapping[str, Any]]:
-    """Name and configuration of an extension point; a bare string is a name alone."""
+    """Name and configuration of an extension point; a string is a name alone."""
     if isinstance(value, str):
         return value, {}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -227,7 +229,7 @@ def _named(value: object, what: str) -> tuple[str, Mapping[str, Any]]:
 def _chunk_grid(
     grid: object, shape: tuple[int, ...], *, rectilinear: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Longest chunks, and for a grid that lists its chunks how many there are."""
+    """Longest chunks and, for a grid that lists its chunks, their numbers."""
     name, configuration = _named(grid, "chunk_grid")
     if name == "rectilinear":
         if not rectilinear:
@@ -356,7 +358,7 @@ def _document_fill(fill: Mapping[str, Any]) -> Any:
 
 
 def _shown_float(value: float, kind: type[np.float32 | np.float64]) -> float | str:
-    """The shortest decimal that reads back as the same stored number, or its JSON name."""
+    """The shortest decimal that gives the same stored number, or its JSON name."""
     with np.errstate(over="ignore"):
         number = kind(value)
     if np.isnan(number):
@@ -433,3 +435,51 @@ _FILL_READERS: dict[str, Callable[[Any, str], Any]] = {
     "float": _early_float,
     "complex": _early_complex,
 }
+
+
+@lru_cache(maxsize=4096)
+def _parsed(document: bytes) -> ArrayDocument | None:
+    parsed = parse_node(document, rectilinear=True)
+    return parsed if isinstance(parsed, ArrayDocument) else None
+
+
+def array_document(node: Node) -> ArrayDocument:
+    """Shape and chunk grid of an array from its `zarr.json`."""
+    parsed = _parsed(node.user_data)
+    if parsed is None:
+        raise FormatError(
+            f"{node.path} is stored as an array but its `zarr.json` is that of a group"
+        )
+    return parsed
+
+
+def in_grid(node: Node, index: Index) -> bool:
+    """Whether `index` is inside the chunk grid."""
+    counts = array_document(node).num_chunks
+    return len(index) == len(counts) and all(
+        number < count for number, count in zip(index, counts, strict=True)
+    )
+
+
+def node_from_document(
+    identity: NodeId,
+    path: str,
+    document: bytes,
+    manifests: tuple[ManifestRef, ...] = (),
+    *,
+    rectilinear: bool = False,
+) -> Node:
+    """The node for a document; raises for documents that cannot be served.
+
+    Chunks of different sizes (`rectilinear`) can be stored in generation `2` only.
+    """
+    parsed = parse_node(document, rectilinear=rectilinear)
+    if not isinstance(parsed, ArrayDocument):
+        return Node(identity, path, document)
+    shape = tuple(
+        Dimension(length, chunk, count)
+        for length, chunk, count in zip(
+            parsed.shape, parsed.chunk_shape, parsed.num_chunks, strict=True
+        )
+    )
+    return Node(identity, path, document, ArrayData(shape, parsed.dimension_names, manifests))

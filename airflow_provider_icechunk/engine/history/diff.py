@@ -1,44 +1,29 @@
-"""History: ancestors, and what changed between two snapshots."""
+"""What changed between two snapshots: transaction logs, combined and merged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
 
 import numpy as np
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind, StorageError
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import sort_keys
-from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
-from airflow_provider_icechunk.format.wire.distinct import first_rows
-from airflow_provider_icechunk.repository.assets import Assets
-from airflow_provider_icechunk.repository.moves import net_moves
-from airflow_provider_icechunk.repository.world import from_micros
+from airflow_provider_icechunk.engine.format.chunk_refs import sort_keys
+from airflow_provider_icechunk.engine.format.coordinates import first_rows
+from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import (
+    Coordinates,
+    Move,
+    Snapshot,
+    TransactionLog,
+    in_target_order,
+)
+from airflow_provider_icechunk.engine.format.v1.logs import in_order
+from airflow_provider_icechunk.engine.objects.objects import Objects
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
+from airflow_provider_icechunk.engine.tree.moves import net_moves
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
-
-@dataclass(frozen=True, slots=True)
-class ManifestFileInfo:
-    """A manifest file that a snapshot uses."""
-
-    id: str
-    size_bytes: int
-    num_chunk_refs: int
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
-    """One entry of the history."""
-
-    id: str
-    parent_id: str | None
-    written_at: datetime
-    message: str
-    metadata: dict[str, Any] = field(compare=False)
-    manifests: list[ManifestFileInfo] = field(compare=False, repr=False)
+from .ancestry import commits_between, logs_since_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,87 +84,16 @@ _TITLES = (
 )
 
 
-def describe(
-    snapshot: Snapshot,
-    parent: SnapshotId | None,
-    known_as: SnapshotId,
-    show: Callable[[bytes], str],
-) -> SnapshotInfo:
-    """The history entry of a snapshot; `show` makes texts of ids."""
-    return SnapshotInfo(
-        id=show(known_as),
-        parent_id=None if parent is None else show(parent),
-        written_at=from_micros(snapshot.flushed_at),
-        message=snapshot.message,
-        metadata=dict(snapshot.metadata),
-        manifests=[
-            ManifestFileInfo(show(file.id), file.size_bytes, file.num_chunk_refs)
-            for file in snapshot.manifest_files.values()
-        ],
-    )
-
-
-def ancestors(assets: Assets, start: SnapshotId) -> Iterator[Snapshot]:
-    """A snapshot and its ancestors, newest first. A cycle in stored parents is damage."""
-    seen: set[SnapshotId] = set()
-    current: SnapshotId | None = start
-    while current is not None:
-        if current in seen:
-            raise FormatError(
-                f"the history of {assets.storage.location} goes in a circle at "
-                f"{assets.show(current)}: a snapshot names a descendant as its parent"
-            )
-        seen.add(current)
-        snapshot = assets.passed(current)
-        yield snapshot
-        current = assets.ledger.parent(snapshot)
-
-
-def commits_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> list[Snapshot] | None:
-    """Snapshots after `older` up to `newer`, oldest first; `None` if `older` is no ancestor."""
-    path: list[Snapshot] = []
-    for snapshot in ancestors(assets, newer):
-        if snapshot.id == older:
-            return path[::-1]
-        path.append(snapshot)
-    return None
-
-
-def logs_since_parent(assets: Assets, snapshot: Snapshot) -> list[TransactionLog]:
-    """What happened since the parent of a snapshot, oldest first.
-
-    That is its own log, and before it those of snapshots that expired in between.
-    """
-    pruned = assets.ledger.pruned_logs(snapshot.id)
-    return [_existing_log(assets, identity) for identity in (*pruned, snapshot.id)]
-
-
-def required_log(assets: Assets, snapshot: Snapshot) -> TransactionLog:
-    """The log of a snapshot that must have one."""
-    return _existing_log(assets, snapshot.id)
-
-
-def _existing_log(assets: Assets, identity: SnapshotId) -> TransactionLog:
-    log = assets.log(identity)
-    if log is None:
-        raise StorageError(
-            f"the transaction log of snapshot {assets.show(identity)} is missing in "
-            f"{assets.storage.location}: what it changed cannot be known",
-            kind=Kind.OBJECT_MISSING,
-        )
-    return log
-
-
-def diff_between(assets: Assets, older: SnapshotId, newer: SnapshotId) -> Diff:
+def diff_between(objects: Objects, older: SnapshotId, newer: SnapshotId) -> Diff:
     """What the commits after `older` up to `newer` changed."""
-    commits = commits_between(assets, older, newer)
+    commits = commits_between(objects, older, newer)
     if commits is None:
         raise InvalidInputError(
-            f"{assets.show(older)} is not an ancestor of {assets.show(newer)}: a difference "
-            "is made along one line of history, from the older to the newer snapshot"
+            f"{objects.format_id(older)} is not an ancestor of {objects.format_id(newer)}: a "
+            "difference is made along one line of history, from the older to the newer snapshot"
         )
-    logs = [log for commit in commits for log in logs_since_parent(assets, commit)]
-    return combine(logs, assets.snapshot(older), assets.snapshot(newer))
+    logs = [log for commit in commits for log in logs_since_parent(objects, commit)]
+    return combine(logs, objects.snapshot(older), objects.snapshot(newer))
 
 
 def combine(logs: Iterable[TransactionLog], before: Snapshot, after: Snapshot) -> Diff:
@@ -212,6 +126,13 @@ def _without(
     )
 
 
+def diff_of_changes(base: Snapshot, changes: ChangeSet) -> Diff:
+    """What a session changed on top of its base."""
+    paths = {node.id: path for path, node in base.nodes.items()}
+    paths |= {node.id: path for path, node in changes.created.items()}
+    return combine_paths([changes.log(base.id)], paths)
+
+
 def combine_paths(logs: list[TransactionLog], paths: Mapping[NodeId, str]) -> Diff:
     """One difference from several logs, given the paths of the nodes that matter."""
     touched: dict[NodeId, list[Coordinates]] = {}
@@ -237,3 +158,55 @@ def _union(parts: list[Coordinates]) -> Coordinates:
     rows = np.concatenate([part for part in parts if part.shape[1] == ndim])
     (keys,) = sort_keys(rows)
     return rows[first_rows(keys)]
+
+
+def merge_logs(
+    older: TransactionLog, newer: TransactionLog, moves: tuple[Move, ...] = ()
+) -> TransactionLog:
+    """The log of one commit that does what two did.
+
+    What the first created and the second deleted is nowhere; chunks of deleted arrays are not
+    listed.
+    """
+    created = older.new_groups | older.new_arrays
+    gone = newer.deleted_groups | newer.deleted_arrays
+    new_groups = (older.new_groups - gone) | newer.new_groups
+    new_arrays = (older.new_arrays - gone) | newer.new_arrays
+    settled = new_groups | new_arrays | gone
+    return TransactionLog(
+        id=newer.id,
+        new_groups=new_groups,
+        new_arrays=new_arrays,
+        deleted_groups=older.deleted_groups | (newer.deleted_groups - created),
+        deleted_arrays=older.deleted_arrays | (newer.deleted_arrays - created),
+        updated_groups=(older.updated_groups | newer.updated_groups) - settled,
+        updated_arrays=(older.updated_arrays | newer.updated_arrays) - settled,
+        updated_chunks=_merge_chunks(older.updated_chunks, newer.updated_chunks, gone),
+        moves=compose_moves(older.moves, moves or newer.moves),
+    )
+
+
+def compose_moves(older: tuple[Move, ...], newer: tuple[Move, ...]) -> tuple[Move, ...]:
+    """Where nodes go from before the first to after the second; moves that end where they began
+    are left out.
+    """
+    sources = {move.node_id: move.source for move in older}
+    latest = {move.node_id: move for move in (*older, *newer)}
+    return in_target_order(
+        Move(node_id, move.is_array, source, move.target)
+        for node_id, move in latest.items()
+        if (source := sources.get(node_id, move.source)) != move.target
+    )
+
+
+def _merge_chunks(
+    older: Mapping[NodeId, Coordinates],
+    newer: Mapping[NodeId, Coordinates],
+    gone: frozenset[NodeId],
+) -> dict[NodeId, Coordinates]:
+    merged: dict[NodeId, Coordinates] = {}
+    for node_id in sorted((older.keys() - gone) | newer.keys()):
+        parts = [part[node_id] for part in (older, newer) if node_id in part]
+        same_rank = [part for part in parts if part.shape[1] == parts[-1].shape[1]]
+        merged[node_id] = in_order(np.concatenate(same_rank))
+    return merged

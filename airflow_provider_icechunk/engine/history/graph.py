@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     # Only its type: the command line draws graphs and must not pay for the engine when it starts.
-    from airflow_provider_icechunk.repository.history import SnapshotInfo
+    from .ancestry import SnapshotInfo
 
 _ID_LETTERS = 8
 _LINE_HEIGHT = 18

@@ -17,29 +17,25 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BytesCodec
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, concatenate
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
+from airflow_provider_icechunk.engine.virtual.sources import ChecksumKind, ForeignFile, location_of
+from airflow_provider_icechunk.engine.zarr_store.virtual_refs import columns
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, concatenate
-from airflow_provider_icechunk.spark.virtual_hdf5 import (
-    Json,
-    Variable,
-    group_attributes,
-    opened,
-    ranges_of,
-    variables_of,
-)
-from airflow_provider_icechunk.spark.virtual_plan import (
+
+from .hdf5 import FileVariable, Json, group_attributes, opened, ranges_of, variables_of
+from .plan import (
     Choice,
     FileHeader,
     PlannedArray,
     VirtualPlan,
     check_aligned,
+    choose,
     make_plan,
     without_details,
 )
-from airflow_provider_icechunk.virtual.fetch import VirtualReader
-from airflow_provider_icechunk.virtual.sources import ChecksumKind, Source, location_of
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
-from airflow_provider_icechunk.zarr_store.virtual_refs import columns
 
 MOST_LOADED = 64 << 20
 """Bytes of one variable of one file that may be copied: more is not what copying is for."""
@@ -50,15 +46,30 @@ _CELLS = 1 << 14
 def refer_to_files(
     session: Session,
     files: Sequence[str],
-    choice: Choice | None = None,
+    variables: Sequence[str] | Mapping[str, str] | None = None,
     *,
+    along: str | int = "time",
+    load: Sequence[str] | None = None,
+    into: str = "",
     start: int | None = None,
+    checksum: ChecksumKind = "auto",
 ) -> int:
-    """Make many files parts of a session's arrays, in this process; returns the references.
+    """Refer to the chunks of many files, in this process; returns the number of references.
 
-    Nothing is committed. Arrays are created or grow; see `ingest_virtual` for what is what.
+    Arrays are created or grow. Nothing is committed. The repository has to declare a virtual chunk
+    container that covers the files, and to be opened with the right to read it.
+
+    :param files: absolute paths or URLs, in the order of the data.
+    :param variables: names in the files, or names and the paths of arrays; by default all.
+    :param along: the dimension along which the files follow each other, by name or number.
+    :param load: variables whose values are copied; by default coordinates named like their
+        dimension.
+    :param into: a group for the arrays.
+    :param start: where the first file begins; by default at the end of the arrays.
+    :param checksum: what shows later that a file has changed: its entity tag or its time; by
+        default the time for local files, the tag for others.
     """
-    chosen = choice or Choice()
+    chosen = choose(variables, along=along, load=load, into=into, checksum=checksum)
     headers = [
         read_header(session.virtual, file, chosen, first=number == 0)
         for number, file in enumerate(files)
@@ -69,7 +80,7 @@ def refer_to_files(
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedPlan:
     """What became of a plan in a session."""
 
     first: int
@@ -113,19 +124,19 @@ def encode_header(header: FileHeader) -> tuple[str, str, bytes]:
 
 def decode_header(own: str, shared: Mapping[str, Mapping[str, Json]], values: bytes) -> FileHeader:
     """The inverse of `encode_header`; `shared` is parsed, because many headers have it."""
-    told = json.loads(own)
+    reported = json.loads(own)
     with np.load(io.BytesIO(values), allow_pickle=False) as stored:
-        loaded = {name: stored[f"arr_{n}"] for n, name in enumerate(told["loaded"])}
+        loaded = {name: stored[f"arr_{n}"] for n, name in enumerate(reported["loaded"])}
     variables = {
-        name: Variable.from_json({**one, "shape": told["shapes"][name]})
+        name: FileVariable.from_json({**one, "shape": reported["shapes"][name]})
         for name, one in shared.items()
     }
-    return FileHeader(Source(**told["source"]), variables, told["groups"], loaded)
+    return FileHeader(ForeignFile(**reported["source"]), variables, reported["groups"], loaded)
 
 
 def apply_plan(
     session: Session, plan: VirtualPlan, headers: Sequence[FileHeader], *, start: int | None = None
-) -> Applied:
+) -> AppliedPlan:
     """Create the arrays of a plan or let them grow, and write the values that are copied."""
     root = zarr.open_group(session.store, mode="a")
     known = {one.path: _existing(root, one.path) for one in plan.arrays}
@@ -145,11 +156,11 @@ def apply_plan(
             _write_values(node, array, headers, plan, first, created=known[array.path] is None)
     if all(node is None for node in known.values()):
         _describe_groups(root, headers[0].groups, plan)
-    return Applied(first, frozenset(path for path, node in known.items() if node is None))
+    return AppliedPlan(first, frozenset(path for path, node in known.items() if node is None))
 
 
 def put_references(
-    session: Session | ForkSession, plan: VirtualPlan, applied: Applied, files: Iterable[int]
+    session: Session | ForkSession, plan: VirtualPlan, applied: AppliedPlan, files: Iterable[int]
 ) -> int:
     """The second pass: put the references of some files of a plan; returns how many."""
     parts: dict[str, list[ChunkRefs]] = {}
@@ -170,13 +181,13 @@ def put_references(
     return total
 
 
-def _belongs(array: PlannedArray, number: int, applied: Applied) -> bool:
+def _belongs(array: PlannedArray, number: int, applied: AppliedPlan) -> bool:
     """Whether a file has chunks of the array: what does not grow is that of the first file."""
     return array.axis is not None or (number == 0 and array.path in applied.created)
 
 
 def _references(
-    dataset: Any, array: PlannedArray, source: Source, checksum: ChecksumKind, border: int
+    dataset: Any, array: PlannedArray, source: ForeignFile, checksum: ChecksumKind, border: int
 ) -> ChunkRefs:
     found = ranges_of(dataset, f"{source.location}: {array.name!r}")
     shift = np.zeros(dataset.ndim, np.uint32)
@@ -196,7 +207,7 @@ def _references(
     )
 
 
-def _loaded(dataset: Any, source: Source, name: str) -> NDArray[Any]:
+def _loaded(dataset: Any, source: ForeignFile, name: str) -> NDArray[Any]:
     if dataset.size * dataset.dtype.itemsize > MOST_LOADED:
         raise InvalidInputError(
             f"{source.location}: {name!r} has more than {MOST_LOADED >> 20} MiB, too much to copy "
@@ -260,7 +271,7 @@ def _create(root: zarr.Group, array: PlannedArray, end: int) -> zarr.Array[Any]:
         )
 
 
-def _fill(variable: Variable) -> Any:
+def _fill(variable: FileVariable) -> Any:
     dtype = np.dtype(variable.dtype)
     return np.frombuffer(bytes.fromhex(variable.fill), dtype)[0].astype(dtype.newbyteorder("="))
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
+from airflow_provider_icechunk.engine.virtual.sources import ForeignFile, SourceFile
 from airflow_provider_icechunk.exceptions import (
     IcechunkError,
     InvalidInputError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.virtual.fetch import VirtualReader
-from airflow_provider_icechunk.virtual.sources import Source, SourceFile
 
 Json = Any
 """A value of JSON."""
@@ -56,7 +56,7 @@ DECODING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class FileVariable:
     """A variable of a file, in the terms of Zarr."""
 
     dtype: str
@@ -77,7 +77,7 @@ class Variable:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> Variable:
+    def from_json(cls, value: Mapping[str, Json]) -> FileVariable:
         """The inverse of `to_json`."""
         lists = {name: tuple(value[name]) for name in ("shape", "chunks", "codecs", "dimensions")}
         return cls(**{**value, **lists})
@@ -94,13 +94,21 @@ class Ranges:
     """Values that HDF5 keeps in the header of the variable: there is no range to refer to."""
 
 
-@contextmanager
-def opened(reader: VirtualReader, source: Source) -> Iterator[Any]:
-    """A file, opened through the grants of `reader`; errors of HDF5 name the file."""
+def load_h5py() -> Any:
+    """The library `h5py`, or how to get it."""
     try:
         import h5py
     except ImportError:
-        raise UnsupportedError("reading HDF5 and NetCDF4 files needs the package h5py") from None
+        raise UnsupportedError(
+            'HDF5 and NetCDF4 files need h5py: pip install "airflow-provider-icechunk[hdf5]"'
+        ) from None
+    return h5py
+
+
+@contextmanager
+def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Any]:
+    """A file, opened through the grants of `reader`; errors of HDF5 name the file."""
+    h5py = load_h5py()
     try:
         with h5py.File(SourceFile(reader, source), "r") as file:
             if file.userblock_size:
@@ -114,7 +122,7 @@ def opened(reader: VirtualReader, source: Source) -> Iterator[Any]:
         ) from None
 
 
-def variables_of(file: Any) -> dict[str, Variable]:
+def variables_of(file: Any) -> dict[str, FileVariable]:
     """All variables by their path; dimensions that are nothing but a name are left out."""
     found = _datasets(file)
     named = {
@@ -185,7 +193,7 @@ def _datasets(file: Any) -> dict[str, Any]:
     return found
 
 
-def _variable(dataset: Any, named: Mapping[int, str]) -> Variable:
+def _variable(dataset: Any, named: Mapping[int, str]) -> FileVariable:
     problem = _type_problem(dataset)
     codecs: tuple[Json, ...] = ()
     if problem is None:
@@ -199,7 +207,7 @@ def _variable(dataset: Any, named: Mapping[int, str]) -> Variable:
     attributes = attributes_of(dataset)
     if known:
         attributes = _for_xarray(attributes, dataset.dtype)
-    return Variable(
+    return FileVariable(
         dtype=dataset.dtype.str if known else str(dataset.dtype),
         shape=shape,
         chunks=tuple(dataset.chunks or (max(1, length) for length in shape)),

@@ -11,9 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.virtual.sources import ChecksumKind, ForeignFile
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.spark.virtual_hdf5 import DECODING, Json, Variable
-from airflow_provider_icechunk.virtual.sources import ChecksumKind, Source
+
+from .hdf5 import DECODING, FileVariable, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Choice:
         """Whether a variable is wanted."""
         return self.variables is None or name in self.variables
 
-    def loads(self, name: str, variable: Variable) -> bool:
+    def loads(self, name: str, variable: FileVariable) -> bool:
         """Whether the values of a variable are copied."""
         if self.load is not None:
             return name in self.load
@@ -46,7 +47,7 @@ class Choice:
             filter(None, (self.into.strip("/"), (self.variables or {}).get(name, name)))
         )
 
-    def axis(self, variable: Variable) -> int | None:
+    def axis(self, variable: FileVariable) -> int | None:
         """Which dimension of a variable grows, if one does."""
         if isinstance(self.along, int):
             return self.along if self.along < len(variable.shape) else None
@@ -58,12 +59,30 @@ class Choice:
         return asdict(self)
 
 
+def choose(
+    variables: Sequence[str] | Mapping[str, str] | None,
+    *,
+    along: str | int,
+    load: Sequence[str] | None,
+    into: str,
+    checksum: ChecksumKind,
+) -> Choice:
+    """The choice that the arguments of a call make."""
+    if variables is not None and not isinstance(variables, Mapping):
+        variables = {name: name for name in variables}
+    wanted = None
+    if variables is not None:
+        wanted = {name.strip("/"): path.strip("/") for name, path in variables.items()}
+    copied = None if load is None else tuple(name.strip("/") for name in load)
+    return Choice(along, wanted, copied, into, checksum)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FileHeader:
     """What the first pass found in one file."""
 
-    source: Source
-    variables: Mapping[str, Variable]
+    source: ForeignFile
+    variables: Mapping[str, FileVariable]
     """The wanted ones."""
     groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     """Attributes of groups; only of the first file."""
@@ -79,7 +98,7 @@ class PlannedArray:
     """The path in the files."""
     path: str
     """The path in the repository."""
-    variable: Variable
+    variable: FileVariable
     """As the first file has it; of what differs between files nothing is used."""
     axis: int | None
     """The dimension that grows; without one the first file says all."""
@@ -96,7 +115,7 @@ class VirtualPlan:
     """Files one after the other."""
 
     arrays: tuple[PlannedArray, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[ForeignFile, ...]
     borders: tuple[int, ...]
     """Where each file begins along the dimension, and where the last one ends."""
     checksum: ChecksumKind
@@ -109,8 +128,8 @@ class VirtualPlan:
     @property
     def digest(self) -> str:
         """A name for the plan: the same again for the same files in the same state."""
-        told = [[asdict(one) for one in self.arrays], [asdict(one) for one in self.sources]]
-        text = json.dumps([told, self.borders, self.checksum], sort_keys=True)
+        contents = [[asdict(one) for one in self.arrays], [asdict(one) for one in self.sources]]
+        text = json.dumps([contents, self.borders, self.checksum], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -190,7 +209,7 @@ def _check_alike(header: FileHeader, array: PlannedArray, first: FileHeader) -> 
             )
 
 
-def _comparable(variable: Variable, array: PlannedArray) -> dict[str, object]:
+def _comparable(variable: FileVariable, array: PlannedArray) -> dict[str, object]:
     """What all files have to share."""
     found: dict[str, object] = {
         "type": variable.dtype,
@@ -247,7 +266,7 @@ def _all_dimensions(header: FileHeader) -> list[str]:
     return sorted(names)
 
 
-def without_details(variable: Variable) -> Variable:
+def without_details(variable: FileVariable) -> FileVariable:
     """A variable less the attributes that may differ between files."""
     kept = {name: variable.attributes[name] for name in DECODING if name in variable.attributes}
     return replace(variable, attributes=kept)

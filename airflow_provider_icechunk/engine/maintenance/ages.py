@@ -1,6 +1,6 @@
-"""Before when things may go: ages and times as people write them, and which are safe. Pure.
+"""Cut-offs for maintenance: ages and times as people write them, and which are safe. Pure.
 
-Operators and the command line ask the same questions here. Imports no Airflow.
+Shared by operators and the command line. Imports no Airflow.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from airflow_provider_icechunk.exceptions import InvalidInputError, MaintenanceError
 
 SAFE_AGE = timedelta(hours=24)
-"""Nothing younger than this goes unless a smaller minimum age is asked for by name."""
+"""Nothing younger than this is deleted unless a smaller minimum age is requested explicitly."""
 
 OlderThan = datetime | timedelta | str
 """A time, an age, or either as text: `2026-01-31T12:00:00Z`, `30d`, `1d12h`."""
@@ -28,13 +28,13 @@ def read_age(value: timedelta | str) -> timedelta:
     text = value.strip().lower()
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise InvalidInputError(f"{value[:100]!r} is no age: write {_EXAMPLES}")
+        raise InvalidInputError(f"{value[:100]!r} is not a valid age: write {_EXAMPLES}")
     try:
         return sum(
             (timedelta(**{_UNITS[unit]: int(number)}) for number, unit in parts), timedelta()
         )
     except OverflowError:
-        raise InvalidInputError(f"{value[:100]!r} is longer than time is counted") from None
+        raise InvalidInputError(f"{value[:100]!r} is too long for an age") from None
 
 
 def read_cutoff(value: OlderThan) -> datetime | timedelta:
@@ -51,10 +51,10 @@ def safe_cutoff(
     now: datetime,
     setting: str = "minimum_age",
 ) -> datetime:
-    """The time before which things may go; refuses one in the future and one that is too young.
+    """The time before which objects may be deleted; rejects future and too recent ones.
 
-    Without `older_than` it is the youngest one allowed. `setting` is what the caller calls the
-    minimum age, for the text of a refusal.
+    Without `older_than` it is the latest one allowed. `setting` is the caller's name for the
+    minimum age, for error messages.
     """
     least = read_age(minimum_age)
     if least < timedelta():
@@ -62,20 +62,20 @@ def safe_cutoff(
     chosen = _before(now, least if older_than is None else read_cutoff(older_than))
     if chosen > now:
         raise MaintenanceError(
-            f"the cut-off {chosen.isoformat()} is in the future (it is {now.isoformat()}); nothing "
-            "was changed"
+            f"the cut-off {chosen.isoformat()} is in the future (now is {now.isoformat()}); "
+            "nothing was changed"
         )
     if chosen > _before(now, least):
         raise MaintenanceError(
-            f"the cut-off {chosen.isoformat()} is younger than {show_age(least)}, so it could hit "
-            f"writers at work. Choose an older one or, if nobody writes, lower {setting}. Nothing "
-            "was changed"
+            f"the cut-off {chosen.isoformat()} is younger than {show_age(least)}, so it could "
+            "affect running writers. Choose an older one or, if nothing is writing, lower "
+            f"{setting}. Nothing was changed"
         )
     return chosen
 
 
 def show_age(age: timedelta) -> str:
-    """An age in the largest units that say it exactly to the second: `1d12h`."""
+    """An age as text, exact to the second: `1d12h`."""
     seconds = int(age.total_seconds())
     parts = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
@@ -86,7 +86,7 @@ def show_age(age: timedelta) -> str:
 
 
 def _before(now: datetime, cutoff: datetime | timedelta) -> datetime:
-    """A point in time; one before the calendar begins is its beginning."""
+    """A point in time, at the earliest the start of the calendar."""
     if isinstance(cutoff, datetime):
         return cutoff
     try:

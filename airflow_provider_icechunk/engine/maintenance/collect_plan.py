@@ -1,4 +1,4 @@
-"""What a collection would delete, and what it did delete. Pure values."""
+"""What a collection would delete, and what it has deleted. Pure values."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.repository.maintenance.idsets import Ids, contains
-from airflow_provider_icechunk.repository.maintenance.listing import (
-    JobFiles,
-    Listing,
-    UnfinishedFiles,
-)
-from airflow_provider_icechunk.repository.maintenance.reachable import Reachable
-from airflow_provider_icechunk.repository.world import from_micros, to_micros
+from airflow_provider_icechunk.engine.format.codec import Layout
+from airflow_provider_icechunk.engine.world import from_micros, to_micros
+
+from .listing import Ids, JobFiles, Listing, UnfinishedFiles, contains
+from .reachable import Reachable
 
 
 class Layer(StrEnum):
     """Kinds of objects, in the order in which they are deleted.
 
-    What refers goes before what is referred to, so that a process that dies in between leaves
-    objects that nothing names, never names of objects that are not there.
+    Referring objects are deleted before what they refer to, so a process that dies meanwhile leaves
+    unreferenced objects, never dangling references.
     """
 
     SNAPSHOTS = "snapshots"
@@ -35,24 +31,18 @@ class Layer(StrEnum):
     ATTRIBUTES = "attributes"
     CHUNKS = "chunks"
     JOBS = "jobs"
-    """Files of workers in folders that no job has touched for long."""
+    """Files of workers in folders of jobs that have long been inactive, and lapsed leases."""
     UNFINISHED = "unfinished"
-    """Files that were being written when their writer was killed, on a local file system."""
+    """Files left on a local file system by killed writers."""
 
 
 AnyDeletable = TypeVar("AnyDeletable", bound="Deletable")
 
-OBJECTS = (
-    Layer.SNAPSHOTS,
-    Layer.TRANSACTIONS,
-    Layer.MANIFESTS,
-    Layer.ATTRIBUTES,
-    Layer.CHUNKS,
-)
+OBJECTS = (Layer.SNAPSHOTS, Layer.TRANSACTIONS, Layer.MANIFESTS, Layer.ATTRIBUTES, Layer.CHUNKS)
 
 
 def prefix_of(layer: Layer, layout: Layout) -> str | None:
-    """The folder in which the objects of a layer are; `None` where a generation has none."""
+    """The folder of a layer; `None` if the generation has none."""
     match layer:
         case Layer.SNAPSHOTS:
             return layout.snapshots
@@ -67,10 +57,10 @@ def prefix_of(layer: Layer, layout: Layout) -> str | None:
 
 
 def cutoff(older_than: datetime, minimum_age: timedelta | None, store_now: datetime) -> int:
-    """The store time, in microseconds, before which an unnamed object goes. Pure.
+    """The store time in microseconds before which unreferenced objects are deleted. Pure.
 
-    With `minimum_age` it is never nearer to the store's present than that, whatever the caller's
-    own clock says.
+    With `minimum_age` it is at least that far before the store's current time, regardless of the
+    caller's clock.
     """
     limit = to_micros(older_than)
     if minimum_age is None:
@@ -79,16 +69,16 @@ def cutoff(older_than: datetime, minimum_age: timedelta | None, store_now: datet
 
 
 class Deletable(Protocol):
-    """Objects that can be deleted part by part."""
+    """Objects that can be deleted in parts."""
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Of each object."""
+        """Size of each object."""
         ...
 
     @property
     def total_bytes(self) -> int:
-        """Of all objects."""
+        """Size of all objects."""
         ...
 
     def __len__(self) -> int: ...
@@ -98,13 +88,13 @@ class Deletable(Protocol):
         ...
 
     def keys(self) -> list[str]:
-        """Where they are."""
+        """Their keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectionPlan:
-    """Objects that are old enough and that nothing names, by layer."""
+    """Objects that are old enough and unreferenced, by layer."""
 
     before: int
     """Store time in microseconds since 1970; only objects written before it are in the plan."""
@@ -112,9 +102,9 @@ class CollectionPlan:
     jobs: JobFiles
     unfinished: UnfinishedFiles
     made_at: int = 0
-    """Store time in microseconds at which it was begun."""
+    """Store time in microseconds when planning started."""
     leases: int = 0
-    """Running sessions and jobs because of which the cut-off is earlier than the one asked for."""
+    """Number of running sessions and jobs that moved the cut-off before the requested one."""
 
     def __len__(self) -> int:
         return sum(len(self.layer(layer)) for layer in Layer)
@@ -123,17 +113,17 @@ class CollectionPlan:
     def cutoff(self) -> datetime:
         """Only objects stored before this are in the plan.
 
-        Earlier than what was asked for if the store's clock is behind, or if something long runs.
+        Earlier than requested if the store's clock is behind, or because of long-running work.
         """
         return from_micros(self.before)
 
     @property
     def total_bytes(self) -> int:
-        """How much storage it would free."""
+        """How much storage would be freed."""
         return sum(self.layer(layer).total_bytes for layer in Layer)
 
     def layer(self, layer: Layer) -> Listing | JobFiles:
-        """What goes of one layer."""
+        """The objects of one layer that would be deleted."""
         match layer:
             case Layer.JOBS:
                 return self.jobs
@@ -143,7 +133,7 @@ class CollectionPlan:
                 return self.objects[layer]
 
     def without(self, live: Reachable) -> CollectionPlan:
-        """The plan less what has become reachable."""
+        """The plan without objects that are reachable."""
         kept = live_ids(live)
         return replace(
             self,
@@ -155,12 +145,12 @@ class CollectionPlan:
 
     @property
     def limit(self) -> int | None:
-        """The earliest cut-off that has the same objects in the plan; `None` if it has none."""
+        """The earliest cut-off that gives the same objects; `None` if there are none."""
         newest = [int(one.created.max()) for one in self.objects.values() if len(one)]
         return min(self.before, max(newest) + 1) if newest else None
 
     def stored_before(self, limit: int) -> CollectionPlan:
-        """The plan with another cut-off. An earlier one leaves what jobs left for the next time."""
+        """The plan with another cut-off. An earlier one leaves job files for the next run."""
         if limit >= self.before:
             return self
         return replace(
@@ -181,10 +171,9 @@ class CollectionPlan:
 
 
 def live_ids(live: Reachable) -> dict[Layer, Ids]:
-    """What each layer must keep. A log lives as long as its snapshot, or one that needs it."""
-    snapshots = live.snapshots()
+    """The ids each layer must keep. A log is kept with its snapshot, or one that needs it."""
     return {
-        Layer.SNAPSHOTS: snapshots,
+        Layer.SNAPSHOTS: live.snapshots(),
         Layer.TRANSACTIONS: live.logs(),
         Layer.MANIFESTS: live.manifests(),
         Layer.ATTRIBUTES: live.attributes(),
@@ -194,7 +183,7 @@ def live_ids(live: Reachable) -> dict[Layer, Ids]:
 
 @dataclass(frozen=True, slots=True)
 class GCSummary:
-    """What a collection deleted, or in a dry run would delete. Only confirmed deletes count."""
+    """What a collection deleted, or would delete in a dry run. Only confirmed deletes count."""
 
     bytes_deleted: int = 0
     chunks_deleted: int = 0
@@ -207,7 +196,7 @@ class GCSummary:
     failed: Mapping[str, str] = field(default_factory=dict)
     """Keys that could not be deleted, and why."""
     stopped_at: Layer | None = None
-    """The layer in which deletes failed; later ones were not begun."""
+    """The layer in which deletes failed; later layers were not started."""
     dry_run: bool = False
     plan: CollectionPlan | None = field(default=None, repr=False, compare=False)
 
@@ -218,23 +207,21 @@ class GCSummary:
 
     @property
     def problem(self) -> str | None:
-        """What was left undone and what to do about it; `None` if nothing was."""
+        """What was not deleted and what to do about it; `None` if everything was."""
         if self.complete:
             return None
         key, reason = next(iter(self.failed.items()))
         count = len(self.failed)
         return (
             f"{count:,} {'object' if count == 1 else 'objects'} could not be deleted, such as "
-            f"{key}: {reason}; nothing that they need was touched, collect again"
+            f"{key}: {reason}; nothing they refer to was deleted. Run the collection again"
         )
 
     def deleted(self, layer: Layer, count: int, size: int) -> GCSummary:
-        """The summary after `count` more objects of a layer were deleted."""
+        """The summary with `count` more deleted objects of a layer."""
         name = _FIELDS[layer]
         return replace(
-            self,
-            bytes_deleted=self.bytes_deleted + size,
-            **{name: getattr(self, name) + count},
+            self, bytes_deleted=self.bytes_deleted + size, **{name: getattr(self, name) + count}
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -260,7 +247,7 @@ _FIELDS = {
 
 
 def as_if_done(plan: CollectionPlan) -> GCSummary:
-    """What carrying out the plan would report if nothing failed."""
+    """The summary that carrying out the plan would give if nothing failed."""
     summary = GCSummary(dry_run=True, plan=plan)
     for layer in Layer:
         objects = plan.layer(layer)

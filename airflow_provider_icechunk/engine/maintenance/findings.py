@@ -1,31 +1,126 @@
-"""Single checks of decoded metadata against what is stored. Pure."""
+"""The findings of `verify`, and its single checks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Extents, RefKind
+from airflow_provider_icechunk.engine.format.codec import Layout
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.model import Manifest, ManifestRef, Node, Snapshot
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, Extents, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestRef, Node, Snapshot
-from airflow_provider_icechunk.repository.documents import array_document
-from airflow_provider_icechunk.repository.maintenance.findings import (
-    Code,
-    Finding,
-    error,
-    warning,
-)
-from airflow_provider_icechunk.repository.maintenance.idsets import (
-    contains,
-    from_rows,
-    of_bytes,
-    whole,
-)
-from airflow_provider_icechunk.repository.maintenance.listing import Listing
-from airflow_provider_icechunk.repository.maintenance.reachable import all_refs
+
+from .listing import Listing, contains, from_rows, of_bytes, whole
+from .reachable import all_refs
+
+
+class Severity(StrEnum):
+    """How serious a finding is."""
+
+    ERROR = "error"
+    """Something a branch or tag needs is lost or wrong: reads fail or return wrong values."""
+    WARNING = "warning"
+    """This package reads correct values, but history or other readers may be affected."""
+    INFO = "info"
+    """Nothing is wrong."""
+
+
+class Code(StrEnum):
+    """Stable, append-only codes of findings."""
+
+    REF_UNREADABLE = "ref_unreadable"
+    SNAPSHOT_UNREADABLE = "snapshot_unreadable"
+    HISTORY_CIRCLE = "history_circle"
+    TIME_BACKWARDS = "time_backwards"
+    LOG_MISSING = "log_missing"
+    MANIFEST_UNREADABLE = "manifest_unreadable"
+    MANIFEST_SIZE = "manifest_size"
+    MANIFEST_COUNT = "manifest_count"
+    MANIFEST_LIST = "manifest_list"
+    EXTENTS_TOO_SMALL = "extents_too_small"
+    EXTENTS_OVERLAP = "extents_overlap"
+    OUTSIDE_GRID = "outside_grid"
+    CHUNK_MISSING = "chunk_missing"
+    CHUNK_SHORT = "chunk_short"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One irregularity."""
+
+    severity: Severity
+    code: Code
+    where: str
+    """The key of the file, or the snapshot and path."""
+    what: str
+    remedy: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The finding in JSON values."""
+        return {
+            "severity": self.severity.value,
+            "code": self.code.value,
+            "where": self.where,
+            "what": self.what,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was checked and what was found, worst first."""
+
+    findings: tuple[Finding, ...]
+    checked: Mapping[str, int]
+    """Number of checked objects by kind."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every reference from every branch and tag resolves."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Findings that mean data loss."""
+        return [finding for finding in self.findings if finding.severity is Severity.ERROR]
+
+    def as_dict(self) -> dict[str, object]:
+        """The report in JSON values."""
+        return {
+            "ok": self.ok,
+            "checked": dict(self.checked),
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+_ORDER = list(Severity)
+
+
+def worst_first(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Distinct findings, ordered by severity."""
+    return tuple(sorted(dict.fromkeys(findings), key=lambda one: _ORDER.index(one.severity)))
+
+
+def error(code: Code, where: str, what: str, remedy: str) -> Finding:
+    """Something is lost or wrong."""
+    return Finding(Severity.ERROR, code, where, what, remedy)
+
+
+def warning(code: Code, where: str, what: str, remedy: str) -> Finding:
+    """Something may be affected."""
+    return Finding(Severity.WARNING, code, where, what, remedy)
+
+
+def info(code: Code, where: str, what: str, remedy: str) -> Finding:
+    """Nothing is wrong."""
+    return Finding(Severity.INFO, code, where, what, remedy)
+
 
 _EXAMPLES = 3
 _LOST = (
@@ -36,7 +131,7 @@ _REWRITE = "run `rewrite_manifests` on the branch"
 
 
 def check_manifest_list(snapshot: Snapshot, files: Listing, layout: Layout) -> Iterator[Finding]:
-    """A snapshot lists exactly the manifests that its nodes use, and knows their sizes."""
+    """A snapshot lists exactly the manifests its nodes use, with their sizes."""
     where = layout.snapshot(snapshot.id)
     used = {ref.id for node in snapshot.nodes.values() for ref in _manifests(node)}
     missing, unused = used - snapshot.manifest_files.keys(), snapshot.manifest_files.keys() - used
@@ -58,7 +153,7 @@ def check_manifest_list(snapshot: Snapshot, files: Listing, layout: Layout) -> I
                 Code.MANIFEST_SIZE,
                 layout.manifest(identity),
                 f"the file has {actual} bytes, but {where} says "
-                f"{stated}; official readers fetch only so many and fail",
+                f"{stated}; official readers fetch only that many and fail",
                 _REWRITE,
             )
         elif stated > actual:
@@ -71,7 +166,7 @@ def check_manifest_list(snapshot: Snapshot, files: Listing, layout: Layout) -> I
 
 
 def check_count(manifest: Manifest, snapshot: Snapshot, layout: Layout) -> Iterator[Finding]:
-    """A snapshot knows how many references its manifests hold."""
+    """A snapshot lists the number of references in its manifests."""
     file = snapshot.manifest_files.get(manifest.id)
     if file is not None and file.num_chunk_refs != len(manifest):
         yield warning(
@@ -109,9 +204,9 @@ def check_array(
     snapshot: Snapshot,
     layout: Layout,
 ) -> Iterator[Finding]:
-    """The boxes of an array hold their references, do not overlap and lie in its grid.
+    """The extents of an array's manifests contain their references, are disjoint and in its grid.
 
-    `manifests` gives, for each manifest, the true bounding boxes of its arrays by rank.
+    `manifests` has, for each manifest, the true bounding boxes of its arrays by rank.
     """
     place = f"{layout.snapshot(snapshot.id)} {node.path}"
     refs = _manifests(node)
@@ -121,8 +216,8 @@ def check_array(
             yield error(
                 Code.EXTENTS_TOO_SMALL,
                 place,
-                f"{layout.manifest(ref.id)} holds chunks outside of the box {ref.extents} "
-                "that the snapshot gives it; official readers take them for unwritten",
+                f"{layout.manifest(ref.id)} has chunks outside the extents {ref.extents} "
+                "in the snapshot; official readers treat them as unwritten",
                 _REWRITE,
             )
     boxes = [ref.extents for ref in refs if ref.extents is not None]
@@ -130,14 +225,14 @@ def check_array(
         yield warning(
             Code.EXTENTS_OVERLAP,
             place,
-            "the boxes of its manifests overlap: which reference is read is not defined",
+            "the extents of its manifests overlap: which reference is read is undefined",
             _REWRITE,
         )
     yield from _outside_grid(node, boxes, place)
 
 
 def boxes(manifest: Manifest) -> dict[NodeId, tuple[Extents, ...]]:
-    """The bounding box of each array in a manifest, one for each rank found."""
+    """The bounding boxes of each array in a manifest, one per rank."""
     return {
         node_id: tuple(refs.extents() for refs in parts if len(refs))
         for node_id, parts in manifest.arrays.items()
@@ -152,7 +247,7 @@ def _outside_grid(node: Node, boxes: list[Extents], place: str) -> Iterator[Find
             Code.OUTSIDE_GRID,
             place,
             f"its `zarr.json` cannot be used: {problem.message}",
-            "write the array's metadata anew",
+            "write the array's metadata again",
         )
         return
     for box in boxes:
@@ -182,7 +277,7 @@ def _within(inner: Extents, outer: Extents) -> bool:
 
 
 def _any_overlap(boxes: list[Extents]) -> bool:
-    """Whether two boxes have a common chunk; a sweep over the first dimension."""
+    """Whether two boxes share a chunk; a sweep over the first dimension."""
     ranked = sorted(boxes)
     if not ranked or not ranked[0]:
         return len(ranked) > 1

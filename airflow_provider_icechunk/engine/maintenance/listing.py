@@ -1,8 +1,13 @@
-"""What is stored, as columns: ids, sizes and the times of the store's own clock."""
+"""Stored objects as columns of ids, sizes and times, and sets of ids.
+
+A million ids are one array of 12 MB; membership is a vectorized binary search. Rows are viewed as
+`S12`, in two early generations as `S16`: NumPy pads such strings with NUL, and because all ids of a
+repository have the same size, equal strings are equal ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
@@ -10,20 +15,99 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.file_names import FileNames
-from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.repository.maintenance.idsets import (
-    NOTHING,
-    Ids,
-    column,
-    distinct,
-    from_rows,
-    to_rows,
-    whole,
+from airflow_provider_icechunk.engine.format.codec import FileNames, Layout
+from airflow_provider_icechunk.engine.format.ids import OBJECT_ID_SIZE
+from airflow_provider_icechunk.engine.storage.base import (
+    Deleted,
+    KeepsUnfinished,
+    Listed,
+    Storage,
+    is_key,
 )
-from airflow_provider_icechunk.storage.base import Deleted, KeepsUnfinished, Listed, Storage
-from airflow_provider_icechunk.storage.keys import is_key
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
+Ids = NDArray[np.bytes_]
+"""`(n,)` ids of one size. As a set: sorted and distinct."""
+
+DTYPE = np.dtype(f"S{OBJECT_ID_SIZE}")
+NOTHING: Ids = np.zeros(0, DTYPE)
+
+_MERGE_AT = 1 << 20
+
+
+def from_rows(rows: NDArray[np.uint8]) -> Ids:
+    """`(n, size)` bytes as `(n,)` ids, in the same order."""
+    return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}").reshape(len(rows))
+
+
+def to_rows(ids: Ids) -> NDArray[np.uint8]:
+    """`(n,)` ids as `(n, size)` bytes."""
+    return np.ascontiguousarray(ids).view(np.uint8).reshape(len(ids), ids.dtype.itemsize)
+
+
+def distinct(ids: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
+    """Sorted distinct strings of one width. NumPy's `unique` hashes, which is slower."""
+    ordered = np.sort(ids)
+    if len(ordered) < 2:
+        return ordered
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])])
+
+
+def of_bytes(identities: Iterable[bytes]) -> Ids:
+    """The set of these ids, all of one size."""
+    return distinct(column(list(identities)))
+
+
+def column(identities: Sequence[bytes]) -> Ids:
+    """A column of these ids, all of one size."""
+    size = len(identities[0]) if identities else OBJECT_ID_SIZE
+    return np.frombuffer(b"".join(identities), f"S{size}")
+
+
+def whole(ids: Ids) -> list[bytes]:
+    """The ids as `bytes`, complete: NumPy would drop trailing NULs."""
+    joined, size = ids.tobytes(), ids.dtype.itemsize
+    return [joined[at : at + size] for at in range(0, len(joined), size)]
+
+
+def contains(members: Ids, asked: Ids) -> NDArray[np.bool_]:
+    """Which of `asked` are in the set `members`."""
+    if not len(members):
+        return np.zeros(len(asked), np.bool_)
+    place = np.searchsorted(members, asked)
+    place[place == len(members)] = 0
+    return np.asarray(members[place] == asked)
+
+
+class IdUnion:
+    """A growing set of ids; duplicates are removed regularly, so memory follows its size.
+
+    :param empty: an empty column of the wanted width; by default that of 12-byte ids.
+    """
+
+    def __init__(self, empty: Ids = NOTHING) -> None:
+        self._merged = empty
+        self._parts: list[Ids] = []
+        self._pending = 0
+
+    def add(self, ids: Ids) -> None:
+        """Add ids in any order, possibly with duplicates."""
+        self._parts.append(ids)
+        self._pending += len(ids)
+        if self._pending > max(_MERGE_AT, len(self._merged)):
+            self._merge()
+
+    def ids(self) -> Ids:
+        """The set so far."""
+        self._merge()
+        return self._merged
+
+    def _merge(self) -> None:
+        if self._parts:
+            self._merged = distinct(np.concatenate([self._merged, *self._parts]))
+            self._parts = []
+            self._pending = 0
+
 
 _PLAIN_NAMES = FileNames()
 _BATCH = 10_000
@@ -31,7 +115,7 @@ _BATCH = 10_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """Objects of one folder, one row each, in the order of their ids."""
+    """Objects of one folder, one row each, ordered by id."""
 
     prefix: str
     ids: Ids
@@ -64,7 +148,7 @@ class Listing:
         return self.take(slice(start, stop))
 
     def newest_first(self) -> Listing:
-        """The same objects in the order of their times, which only deletion asks for."""
+        """The same objects ordered by time, for deletion."""
         return self.take(np.argsort(-self.created, kind="stable"))
 
     def keys(self) -> list[str]:
@@ -75,21 +159,17 @@ class Listing:
 def list_folder(
     storage: Storage, layout: Layout, prefix: str, *, before: int | None = None
 ) -> Listing:
-    """The objects of one of the folders of a layout."""
+    """The objects in a folder of a layout."""
     return list_objects(storage, prefix, before=before, names=layout.names_in(prefix))
 
 
 def list_objects(
-    storage: Storage,
-    prefix: str,
-    *,
-    before: int | None = None,
-    names: FileNames = _PLAIN_NAMES,
+    storage: Storage, prefix: str, *, before: int | None = None, names: FileNames = _PLAIN_NAMES
 ) -> Listing:
-    """The objects of a folder; with `before`, only those written earlier than that.
+    """The objects in a folder; with `before`, only those written earlier.
 
-    Files whose name is not an id are not objects of the repository: they are passed over, here and
-    so everywhere. Memory is 28 bytes for each object that is kept, whatever the folder holds.
+    Files whose name is not an id are not objects of the repository and are ignored everywhere.
+    Memory is 28 bytes per returned object, whatever else the folder contains.
     """
     parts = [_columns(batch, prefix, names) for batch in _batches(storage.scan(prefix), before)]
     if not parts:
@@ -106,9 +186,9 @@ def list_objects(
 
 
 def with_aliases(storage: Storage, layout: Layout, listing: Listing, ids: Ids) -> Listing:
-    """The listing with those of some objects that are called by other names than their ids.
+    """The listing with the objects among `ids` whose names are not their ids.
 
-    They are looked for one by one: nothing but a reference tells that such a file is one of ours.
+    They are looked up one by one: only a reference shows that such a file is one of ours.
     """
     names = layout.names_in(listing.prefix)
     if not names.aliases:
@@ -171,7 +251,7 @@ JOBS = "jobs/"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobFiles:
-    """Files that jobs left in their folders."""
+    """Files left by jobs in their folders."""
 
     names: tuple[str, ...]
     sizes: NDArray[np.int64]
@@ -194,7 +274,7 @@ class JobFiles:
 
 
 class UnfinishedFiles(JobFiles):
-    """Files that killed writers left; their names are no keys."""
+    """Files left by killed writers; their names are not keys."""
 
     __slots__ = ()
 
@@ -204,23 +284,23 @@ class UnfinishedFiles(JobFiles):
 
 
 def unfinished_files(storage: Storage, before: int) -> UnfinishedFiles:
-    """What killed writers left before a store time, where a storage keeps such files."""
+    """Files left by killed writers before a store time, if the storage has such files."""
     found = storage.unfinished(before) if isinstance(storage, KeepsUnfinished) else []
     sizes = np.fromiter((item.size for item in found), np.int64, len(found))
     return UnfinishedFiles(tuple(item.key for item in found), sizes)
 
 
 def remove_unfinished(storage: Storage, files: UnfinishedFiles) -> Deleted:
-    """Remove what killed writers left."""
+    """Remove files left by killed writers."""
     if not isinstance(storage, KeepsUnfinished):
         return Deleted()
     return storage.remove_unfinished(files.names)
 
 
 def abandoned_jobs(found: Iterable[Listed], before: int, lapsed: Iterable[Listed] = ()) -> JobFiles:
-    """Files of job folders in which nothing was written since `before`, and lapsed leases. Pure.
+    """Files of job folders without writes since `before`, and lapsed leases. Pure.
 
-    A folder with one young file belongs to a job that may still run: all its files stay.
+    A folder with one young file belongs to a job that may still run, so all its files are kept.
     """
     folders: dict[str, list[Listed]] = {}
     for item in found:

@@ -1,8 +1,8 @@
 """Check that every reference resolves: branches, snapshots, manifests, chunk files.
 
-Reads all metadata that branches and tags reach, and lists every folder once; it reads no chunk and
-asks for none one by one. Other than the collector it does not stop at damage but reports it. Run
-beside a collector it may report what that one is deleting; run it again before believing it.
+Reads all metadata that branches and tags reach, and lists every folder once; chunks are neither
+read nor requested one by one. Unlike the collector it reports damage instead of stopping. While a
+collector runs it may report objects that are being deleted; then run it again.
 """
 
 from __future__ import annotations
@@ -11,43 +11,42 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.chunk_refs import Extents
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import Extents
-from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
-from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.maintenance import checks
-from airflow_provider_icechunk.repository.maintenance.findings import (
+
+from .findings import (
     Code,
     Finding,
     VerifyReport,
+    boxes,
+    check_array,
+    check_chunks,
+    check_count,
+    check_manifest_list,
     error,
     info,
     warning,
     worst_first,
 )
-from airflow_provider_icechunk.repository.maintenance.idsets import Ids, IdUnion, contains, of_bytes
-from airflow_provider_icechunk.repository.maintenance.listing import (
-    Listing,
-    list_folder,
-    with_aliases,
-)
-from airflow_provider_icechunk.repository.maintenance.loading import Loader
-from airflow_provider_icechunk.repository.maintenance.reachable import chunk_ids
-from airflow_provider_icechunk.storage.pool import run_all
+from .listing import Ids, IdUnion, Listing, contains, list_folder, of_bytes, with_aliases
+from .reachable import Loader, chunk_ids
 
 _AT_ONCE = 16
 _RESET = "restore the file from a backup, or reset the branches and delete the tags that need it"
 _HIDING = frozenset({Code.REF_UNREADABLE, Code.SNAPSHOT_UNREADABLE, Code.MANIFEST_UNREADABLE})
-"""Damage behind which files may be in use that seem to be garbage."""
+"""Damage that may hide references to files that look like garbage."""
 Identity = TypeVar("Identity")
 Loaded = TypeVar("Loaded")
 Boxes = Mapping[NodeId, tuple[Extents, ...]]
 
 
-def verify(engine: Engine) -> VerifyReport:
-    """Check everything that branches and tags reach, and count what they do not."""
-    return Verification(engine).run()
+def verify(core: Core) -> VerifyReport:
+    """Check everything that branches and tags reach, and count everything else."""
+    return Verification(core).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class StoredFiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examined:
-    """What is left of a manifest after it was checked."""
+    """The result of checking a manifest."""
 
     boxes: Boxes
     chunks: Ids
@@ -73,13 +72,13 @@ class Examined:
 
 @dataclass(slots=True)
 class Verification:
-    """One run. What lists and reads much can be done elsewhere by a subclass."""
+    """One run. A subclass can do the heavy listing and reading elsewhere."""
 
-    engine: Engine
+    core: Core
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> VerifyReport:
-        """Look at everything and report."""
+        """Check everything and report."""
         tips = self._tips()
         snapshots = self._snapshots(tips)
         stored = self.list_files()
@@ -102,8 +101,8 @@ class Verification:
     def _tips(self) -> dict[str, SnapshotId]:
         tips: dict[str, SnapshotId] = {}
         reads: list[tuple[str, Callable[[], Mapping[str, SnapshotId]]]] = [
-            ("branch", self.engine.ledger.branches),
-            ("tag", self.engine.ledger.tags),
+            ("branch", self.core.refs.branches),
+            ("tag", self.core.refs.tags),
         ]
         for kind, read in reads:
             try:
@@ -120,12 +119,12 @@ class Verification:
         return tips
 
     def _snapshots(self, tips: Mapping[str, SnapshotId]) -> dict[SnapshotId, Snapshot]:
-        """All reachable snapshots by the id they are named by; damage ends a line."""
+        """All reachable snapshots by the id that refers to them; damage ends a line."""
         found: dict[SnapshotId, Snapshot] = {}
         named_by: dict[SnapshotId, str] = {tip: name for name, tip in tips.items()}
         frontier = list(named_by)
         seen = set(frontier)
-        loader = Loader(self.engine.storage, self.engine.ledger)
+        loader = Loader(self.core.storage, self.core.refs)
         while frontier:
             loaded = run_all(lambda one: _attempt(loader.snapshot, one), frontier, at_once=_AT_ONCE)
             following: list[SnapshotId] = []
@@ -134,10 +133,10 @@ class Verification:
                     self._unreadable_snapshot(identity, named_by[identity], snapshot)
                     continue
                 found[identity] = snapshot
-                parent = self.engine.ledger.parent(snapshot)
+                parent = self.core.refs.parent(snapshot)
                 if parent is not None and parent not in seen:
                     seen.add(parent)
-                    named_by[parent] = f"snapshot {self.engine.show(identity)}"
+                    named_by[parent] = f"snapshot {self.core.format_id(identity)}"
                     following.append(parent)
             frontier = following
         self._check_circles(tips, found)
@@ -148,9 +147,9 @@ class Verification:
     ) -> None:
         cause = problem.__cause__
         what = cause.message if isinstance(cause, IcechunkError) else problem.message
-        key = self.engine.ledger.layout.snapshot(identity)
+        key = self.core.refs.layout.snapshot(identity)
         self.findings.append(
-            error(Code.SNAPSHOT_UNREADABLE, key, f"{named_by} names it, but: {what}", _RESET)
+            error(Code.SNAPSHOT_UNREADABLE, key, f"{named_by} refers to it, but: {what}", _RESET)
         )
 
     def _check_circles(
@@ -165,19 +164,19 @@ class Verification:
                     self.findings.append(
                         error(
                             Code.HISTORY_CIRCLE,
-                            self.engine.ledger.layout.snapshot(current),
+                            self.core.refs.layout.snapshot(current),
                             "it is its own ancestor",
                             _RESET,
                         )
                     )
                     break
                 line.add(current)
-                current = self.engine.ledger.parent(found[current])
+                current = self.core.refs.parent(found[current])
             done |= line
 
     def list_files(self) -> StoredFiles:
-        """Everything that is stored."""
-        storage, layout = self.engine.storage, self.engine.ledger.layout
+        """All stored files."""
+        storage, layout = self.core.storage, self.core.refs.layout
         attributes = layout.attributes
         return StoredFiles(
             list_folder(storage, layout, layout.snapshots),
@@ -200,8 +199,8 @@ class Verification:
             if isinstance(outcome, MaintenanceError):
                 cause = outcome.__cause__
                 what = cause.message if isinstance(cause, IcechunkError) else outcome.message
-                where = self.engine.ledger.layout.manifest(identity)
-                user = f"snapshot {self.engine.show(namer[identity].id)} needs it, but: "
+                where = self.core.refs.layout.manifest(identity)
+                user = f"snapshot {self.core.format_id(namer[identity].id)} needs it, but: "
                 self.findings.append(error(Code.MANIFEST_UNREADABLE, where, user + what, _RESET))
                 continue
             result[identity] = outcome
@@ -211,31 +210,27 @@ class Verification:
     def examine_all(
         self, namer: Mapping[ManifestId, Snapshot], stored: StoredFiles
     ) -> list[Examined | MaintenanceError]:
-        """Check manifests, each for the snapshot that names it; in the given order."""
-        loader = Loader(self.engine.storage, self.engine.ledger)
+        """Check manifests, each for the snapshot that refers to it, in the given order."""
+        loader = Loader(self.core.storage, self.core.refs)
 
-        def look(identity: ManifestId) -> Examined | MaintenanceError:
+        def examine(identity: ManifestId) -> Examined | MaintenanceError:
             manifest = _attempt(loader.manifest, identity)
             if isinstance(manifest, MaintenanceError):
                 return manifest
             return self.examine(manifest, namer[identity], stored)
 
-        return run_all(look, list(namer), at_once=_AT_ONCE)
+        return run_all(examine, list(namer), at_once=_AT_ONCE)
 
     def examine(self, manifest: Manifest, user: Snapshot, stored: StoredFiles) -> Examined:
-        """Check one manifest for the snapshot that names it."""
-        layout = self.engine.ledger.layout
+        """Check one manifest for the snapshot that refers to it."""
+        layout = self.core.refs.layout
         used = chunk_ids(manifest)
-        chunks = with_aliases(self.engine.storage, layout, stored.chunks, used)
+        chunks = with_aliases(self.core.storage, layout, stored.chunks, used)
         findings = [
-            *checks.check_chunks(manifest, chunks, layout),
-            *(
-                checks.check_count(manifest, user, layout)
-                if self.engine.generation.lists_manifests
-                else ()
-            ),
+            *check_chunks(manifest, chunks, layout),
+            *(check_count(manifest, user, layout) if self.core.generation.lists_manifests else ()),
         ]
-        return Examined(checks.boxes(manifest), used, len(manifest), findings)
+        return Examined(boxes(manifest), used, len(manifest), findings)
 
     def _check_snapshot(
         self,
@@ -245,14 +240,14 @@ class Verification:
         stored: StoredFiles,
         manifests: Mapping[ManifestId, Examined],
     ) -> None:
-        layout = self.engine.ledger.layout
+        layout = self.core.refs.layout
         where = layout.snapshot(snapshot.id)
-        self.findings += checks.check_manifest_list(snapshot, stored.manifests, layout)
+        self.findings += check_manifest_list(snapshot, stored.manifests, layout)
         all_boxes = {one: examined.boxes for one, examined in manifests.items()}
         for node in snapshot.nodes.values():
             if node.array is not None:
-                self.findings += checks.check_array(node, all_boxes, snapshot, layout)
-        parent = self.engine.ledger.parent(snapshot)
+                self.findings += check_array(node, all_boxes, snapshot, layout)
+        parent = self.core.refs.parent(snapshot)
         if parent is None:
             return
         if parent in all_snapshots and all_snapshots[parent].flushed_at > snapshot.flushed_at:
@@ -264,13 +259,13 @@ class Verification:
                     "keep the clocks of writers within 10 minutes; expire with care",
                 )
             )
-        keeps_logs = self.engine.generation.keeps_logs
+        keeps_logs = self.core.generation.keeps_logs
         if keeps_logs and not contains(stored.transactions.ids, of_bytes([identity]))[0]:
             self.findings.append(
                 warning(
                     Code.LOG_MISSING,
                     layout.transaction(identity),
-                    "the snapshot has no transaction log: it can be read, but not be compared or "
+                    "the snapshot has no transaction log: it can be read, but not compared or "
                     "rebased over",
                     "commit without rebasing over it",
                 )
@@ -282,16 +277,18 @@ class Verification:
         stored: StoredFiles,
         manifests: Mapping[ManifestId, Examined],
     ) -> None:
-        """Report files that nothing names."""
+        """Report unreferenced files."""
         chunks = IdUnion()
         for examined in manifests.values():
             chunks.add(examined.chunks)
         named = of_bytes([*snapshots, *(snapshot.id for snapshot in snapshots.values())])
+        pruned = (log for one in snapshots for log in self.core.refs.pruned_logs(one))
+        logs = of_bytes([*snapshots, *(snapshot.id for snapshot in snapshots.values()), *pruned])
         listed = (one for snapshot in snapshots.values() for one in snapshot.manifest_files)
         attributes = {one for snapshot in snapshots.values() for one in snapshot.attribute_files}
         for listing, live in (
             (stored.snapshots, named),
-            (stored.transactions, named),
+            (stored.transactions, logs),
             (stored.manifests, of_bytes([*manifests, *listed])),
             (stored.attributes, of_bytes(attributes)),
             (stored.chunks, chunks.ids()),

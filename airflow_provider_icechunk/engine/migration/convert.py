@@ -1,46 +1,61 @@
-"""Manifests as generation `1` has them: one table for each array, ids of 12 bytes, true boxes.
+"""Convert manifests, snapshots and logs to generation `1`.
 
-A manifest that generation `1` can read as it is stays. Others are written anew under an id that
-follows from the old one, so that a second attempt finds them again.
+A manifest that generation `1` can read stays. Others are rewritten under an id derived from the old
+one, so that a second attempt finds them again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Extents
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    OBJECT_ID_SIZE,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.engine.format.model import (
+    Manifest,
+    ManifestFile,
+    ManifestRef,
+    Node,
+    Snapshot,
+    TransactionLog,
+    in_order,
+)
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec, V1Layout
+from airflow_provider_icechunk.engine.format.zarr_metadata import node_from_document
+from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.exceptions import (
     FormatError,
+    IcechunkError,
     Kind,
     StorageError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, ManifestId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, Extents
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, Snapshot
-from airflow_provider_icechunk.repository.assets import Assets
-from airflow_provider_icechunk.repository.migration.identities import fold_rows, manifest_id
-from airflow_provider_icechunk.repository.migration.survey import Source
-from airflow_provider_icechunk.storage.pool import run_all
+
+from .identities import fold_rows, manifest_id
+from .survey import MigrationSource
 
 Ranks = Mapping[NodeId, int]
-"""How many dimensions the arrays have that use a manifest."""
+"""Number of dimensions of the arrays that use a manifest."""
 Choices = tuple[tuple[NodeId, int], ...]
-"""Which table was taken for a node that has several, by its number of dimensions."""
+"""The table taken for nodes that have several, by its number of dimensions."""
 
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A manifest that generation `1` reads, and the box of each of its arrays that has chunks."""
+    """A manifest of generation `1`, and the extents of its arrays that have chunks."""
 
     file: ManifestFile
     boxes: Mapping[NodeId, Extents]
@@ -48,7 +63,7 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What became of one manifest: one file, or several if old software mixed up its arrays."""
+    """The results for one manifest: one file, or several if old software mixed up its arrays."""
 
     ambiguous: frozenset[NodeId]
     members: Mapping[Choices, Converted]
@@ -60,11 +75,11 @@ class Family:
 
 @dataclass(slots=True)
 class ManifestConverter:
-    """Reads manifests of the old repository and stores what they become."""
+    """Reads manifests of the old repository and stores the converted ones."""
 
-    source: Source
-    target: Assets | None
-    """Where they are stored; `None` only counts."""
+    source: MigrationSource
+    target: Objects | None
+    """Stores them; with `None` they are only counted."""
     there: Mapping[str, int] = field(default_factory=dict)
     """Keys and sizes of manifests that an earlier attempt may have stored."""
     families: dict[ManifestId, Family] = field(default_factory=dict)
@@ -73,7 +88,7 @@ class ManifestConverter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def convert(self, snapshots: Iterable[Snapshot]) -> None:
-        """Convert every manifest that the snapshots use and that was not yet."""
+        """Convert every manifest of the snapshots that is not converted yet."""
         wanted: dict[ManifestId, list[Ranks]] = {}
         for snapshot in snapshots:
             for identity, ranks in uses(snapshot).items():
@@ -88,13 +103,13 @@ class ManifestConverter:
             self.families[identity] = Family(family.ambiguous, members)
 
     def find(self, identity: ManifestId, ranks: Ranks) -> Converted:
-        """What a manifest became."""
+        """The converted manifest."""
         found = self.families[identity].find(ranks)
         assert found is not None
         return found
 
     def chunk_ids(self) -> NDArray[np.uint8]:
-        """`(n, 16)` ids of the chunk files in use, each once and in order."""
+        """`(n, 16)` sorted distinct ids of the chunk files in use."""
         with self._lock:
             parts, self._natives = self._natives, []
         size = self.source.generation.id_size
@@ -108,8 +123,8 @@ class ManifestConverter:
         kept = self._as_it_is(data, identity)
         if kept is not None:
             return kept
-        key = self.source.ledger.layout.manifest(identity)
-        old = self.source.ledger.codec.decode_manifest(data, identity, where=key)
+        key = self.source.refs.layout.manifest(identity)
+        old = self.source.refs.codec.decode_manifest(data, identity, where=key)
         ambiguous = frozenset(node for node, tables in old.arrays.items() if len(tables) > 1)
         members = {
             choices: self._store(chosen(old, choices))
@@ -135,7 +150,7 @@ class ManifestConverter:
                 self._natives.append(_distinct_rows(np.concatenate(used)))
 
     def _as_it_is(self, data: bytes, identity: ManifestId) -> Family | None:
-        """The manifest itself where it is a file of generation `1` already."""
+        """The manifest itself if it already is a file of generation `1`."""
         if self.source.generation is not Generation.ALPHA:
             return None
         try:
@@ -146,12 +161,12 @@ class ManifestConverter:
         return Family(frozenset(), {(): Converted(file, _boxes(found))})
 
     def _bytes(self, identity: ManifestId) -> bytes:
-        key = self.source.ledger.layout.manifest(identity)
+        key = self.source.refs.layout.manifest(identity)
         found = self.source.storage.get(key)
         if found is None:
             raise StorageError(
                 f"the manifest {key} is missing in {self.source.storage.location} although a "
-                "snapshot names it; nothing was migrated: run `verify` to see what is lost",
+                "snapshot refers to it; nothing was migrated: run `verify` to see what is lost",
                 kind=Kind.OBJECT_MISSING,
             )
         return found.data
@@ -168,14 +183,14 @@ def uses(snapshot: Snapshot) -> dict[ManifestId, dict[NodeId, int]]:
 
 
 def chosen(manifest: Manifest, choices: Choices) -> Manifest:
-    """The manifest with one table for each node, under the id that follows from both. Pure."""
+    """The manifest with one table per node, under the derived id. Pure."""
     ranks = dict(choices)
     arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
     for node, tables in manifest.arrays.items():
         refs = manifest.of(node, ranks[node]) if node in ranks else tables[0]
         if len(refs):
             arrays[node] = (refs,)
-    return Manifest(manifest_id(manifest.id, choices), arrays)
+    return replace(manifest, id=manifest_id(manifest.id, choices), arrays=arrays)
 
 
 def narrowed(manifest: Manifest) -> Manifest:
@@ -201,3 +216,69 @@ def _distinct_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     size = rows.shape[1]
     keys = np.ascontiguousarray(rows).view(np.dtype((np.void, size))).reshape(len(rows))
     return np.unique(keys).view(np.uint8).reshape(-1, size)
+
+
+Lookup = Callable[[ManifestId, Ranks], Converted]
+
+
+def convert_snapshot(
+    snapshot: Snapshot, identity: SnapshotId, parent: SnapshotId | None, find: Lookup
+) -> Snapshot:
+    """A snapshot with its converted manifests and their true extents."""
+    ranks = uses(snapshot)
+    files: dict[ManifestId, ManifestFile] = {}
+    nodes = []
+    for node in snapshot.nodes.values():
+        refs = []
+        for ref in node.array.manifests if node.array is not None else ():
+            became = find(ref.id, ranks[ref.id])
+            box = became.boxes.get(node.id)
+            if box is not None and len(box) == ranks[ref.id][node.id]:
+                refs.append(ManifestRef(became.file.id, box))
+                files[became.file.id] = became.file
+        _check_apart(node, [ref.extents for ref in refs if ref.extents is not None])
+        nodes.append(_convert_node(node, tuple(refs)))
+    return replace(
+        snapshot,
+        id=identity,
+        parent_id=parent,
+        nodes=in_order(nodes),
+        manifest_files=dict(sorted(files.items())),
+        attribute_files=frozenset(),
+    )
+
+
+def convert_log(log: TransactionLog, snapshot: Snapshot) -> TransactionLog:
+    """A log under the new id of its snapshot, with groups and arrays separated.
+
+    `alpha` does not say whether a node with new attributes is a group.
+    """
+    groups = frozenset(node.id for node in snapshot.nodes.values() if node.is_group)
+    arrays = frozenset(node.id for node in snapshot.nodes.values() if not node.is_group)
+    return replace(
+        log,
+        id=snapshot.id,
+        updated_groups=log.updated_groups & groups,
+        updated_arrays=log.updated_arrays & arrays,
+    )
+
+
+def _convert_node(node: Node, refs: tuple[ManifestRef, ...]) -> Node:
+    try:
+        return node_from_document(node.id, node.path, node.user_data, refs)
+    except IcechunkError as error:
+        raise UnsupportedError(f"{node.path} cannot be migrated: {error.message}") from error
+
+
+def _check_apart(node: Node, boxes: list[Extents]) -> None:
+    """Raise if manifests of one array overlap: readers use only the first one."""
+    stored = node.array.manifests if node.array is not None else ()
+    if len(boxes) < 2 or all(ref.extents is not None for ref in stored):
+        return
+    for number, one in enumerate(boxes):
+        for other in boxes[:number]:
+            if all(a[0] < b[1] and b[0] < a[1] for a, b in zip(one, other, strict=True)):
+                raise UnsupportedError(
+                    f"{node.path} has two manifests with chunks in the same region, which newer "
+                    "generations cannot hold; copy its data into a new repository instead"
+                )

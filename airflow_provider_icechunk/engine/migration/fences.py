@@ -1,11 +1,12 @@
 """Stop writers of the old repository without losing a commit, and let them in again.
 
-A fence is a document in the place where the next commit would go: over the `ref.json` of a branch
-or over `state.json`, or as the next numbered file. It is written on the same condition as a commit,
-so either the commit was first, which is noticed, or the fence was, and the commit fails. It carries
-what it stands for, so that the old references can still be read here, and are put back by one more
-write of the same kind: nothing is deleted. Dying between two of these writes leaves some branches
-fenced and others not, which the next call finishes; the new repository never depends on them.
+A fence is a document where the next commit would be written: in place of a branch's `ref.json` or
+of `state.json`, or as the next numbered file. It is written on the same condition as a commit, so
+either the commit was first, which is noticed, or the fence was, and the commit fails. It contains
+the document it replaces, so this package can still read the old references, and one more write of
+the same kind restores them: nothing is deleted. A process that dies between these writes leaves
+some branches fenced and others not, which the next call completes; the new repository does not
+depend on them.
 """
 
 from __future__ import annotations
@@ -13,60 +14,61 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_icechunk.format.generations.alpha.layout import (
-    SEPARATORS,
-    branch_prefix,
-    parse_sequence_file,
-    sequence_file,
-)
-from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.detect import STATE_KEY
-from airflow_provider_icechunk.format.generations.draft.state import decode_state
-from airflow_provider_icechunk.format.generations.fence import (
+from airflow_provider_icechunk.engine.format.detect import STATE_KEY
+from airflow_provider_icechunk.engine.format.fence import (
     behind,
     fence,
     fence_config,
     fence_reference,
 )
-from airflow_provider_icechunk.format.generations.v1.layout import (
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import (
+    SEPARATORS,
+    branch_prefix,
+    parse_sequence_file,
+    sequence_file,
+)
+from airflow_provider_icechunk.engine.format.legacy.alpha1 import layout as alpha1
+from airflow_provider_icechunk.engine.format.legacy.draft.state import decode_state
+from airflow_provider_icechunk.engine.format.names import MAIN
+from airflow_provider_icechunk.engine.format.v1.codec import (
     CONFIG_KEY,
     REFS,
     branch_key,
     decode_ref,
 )
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.names import MAIN
-from airflow_provider_icechunk.repository.ledgers.base import Trust
-from airflow_provider_icechunk.repository.migration.references import References
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.refs.base import Trust
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     ByteRange,
     Fetched,
     Storage,
     Written,
 )
-from airflow_provider_icechunk.storage.observed import ObservedStorage
+from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
+
+from .ref_sets import References
 
 _JSON = "application/json"
 _YAML = "application/yaml"
 
 
 class Unfenced(ObservedStorage):
-    """A storage as it was before fences were put up."""
+    """A storage as it was without fences."""
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
-        """The object, or what its fence stands for."""
+        """The object, or the content of its fence."""
         return _unfenced(key, super().get(key, byte_range))
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """The objects, or what their fences stand for."""
+        """The objects, or the contents of their fences."""
         found = zip(requests, super().get_many(requests), strict=True)
         return [_unfenced(key, one) for (key, _), one in found]
 
 
 def _unfenced(key: str, found: Fetched | None) -> Fetched | None:
-    """Only where fences stand: the bytes of a chunk may look like anything."""
+    """Only for keys that can be fenced: the bytes of a chunk may look like a fence."""
     stands = key in (STATE_KEY, CONFIG_KEY) or key.startswith((REFS, alpha1.REFS))
     was = behind(found.data) if stands and found is not None else None
     return found if found is None or was is None else Fetched(was, found.version)
@@ -75,10 +77,9 @@ def _unfenced(key: str, found: Fetched | None) -> Fetched | None:
 def put_up(
     storage: Storage, source: Generation, target: Generation, expected: References, trust: Trust
 ) -> bool:
-    """Fence every branch in that is still where `expected` says. False: one of them is not.
+    """Fence every branch that is still where `expected` says. False: one has moved.
 
-    `main` comes first, since programs find a repository by it. What stands can stay: it can be
-    read, and is put up only once.
+    `main` comes first, since programs find a repository by it. Existing fences stay.
     """
     if source is Generation.DRAFT:
         return _fence_state(storage, target, expected, trust)
@@ -96,20 +97,20 @@ def put_up(
 
 
 def take_down(storage: Storage, source: Generation, branches: Iterable[str], trust: Trust) -> bool:
-    """Put back what fences stand for. False: somebody wrote at the same moment, look again.
+    """Restore the contents of fences. False: somebody wrote meanwhile, try again.
 
-    `main` comes last: the repository is found when all of it can be read.
+    `main` comes last: the repository is found when all of it is readable.
     """
     if source is Generation.DRAFT:
-        return _put_back(storage, STATE_KEY, trust)
+        return _restore(storage, STATE_KEY, trust)
     names = sorted(branches, key=lambda name: name == MAIN)
     if source is Generation.V1:
         keys = [CONFIG_KEY, *map(branch_key, names)]
-        return all(_put_back(storage, key, trust) for key in keys)
+        return all(_restore(storage, key, trust) for key in keys)
     return all(_unfence_numbered(storage, source, name) for name in names)
 
 
-def _put_back(storage: Storage, key: str, trust: Trust) -> bool:
+def _restore(storage: Storage, key: str, trust: Trust) -> bool:
     found = storage.get(key)
     was = None if found is None else behind(found.data)
     if found is None or was is None:
@@ -151,7 +152,7 @@ def _fence_reference(
 
 
 def _fence_config(storage: Storage, target: Generation, trust: Trust) -> bool:
-    """An empty configuration stands for none: taking the fence away deletes nothing."""
+    """A missing configuration is fenced as an empty one, so removing the fence deletes nothing."""
     found = storage.get(CONFIG_KEY)
     if found is not None and behind(found.data) is not None:
         return True
@@ -163,7 +164,7 @@ def _fence_config(storage: Storage, target: Generation, trust: Trust) -> bool:
 def _fence_numbered(
     storage: Storage, source: Generation, target: Generation, name: str, at: SnapshotId
 ) -> bool:
-    """Create the next numbered file. Files of September 2024 are left: nothing writes them."""
+    """Create the next numbered file. Files of September 2024 need no fence: nothing writes them."""
     newest = _newest(storage, source, name)
     if newest is None:
         return True
@@ -179,7 +180,7 @@ def _fence_numbered(
 
 
 def _unfence_numbered(storage: Storage, source: Generation, name: str) -> bool:
-    """Create the next numbered file with what the fence stands for."""
+    """Create the next numbered file with the content of the fence."""
     newest = _newest(storage, source, name)
     found = None if newest is None else storage.get(newest.key)
     was = None if found is None else behind(found.data)
@@ -188,7 +189,7 @@ def _unfence_numbered(storage: Storage, source: Generation, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """The newest file of a branch of numbered ones."""
+    """The newest file of a branch with numbered files."""
 
     folder: str
     number: int

@@ -1,33 +1,33 @@
-"""Bring over what happened to the old references after the migration had read them.
+"""Transfer changes of the old references after the migration had read them.
 
 A writer that opened the repository before the switch does not notice it, and commits to the old
-references. As long as these are there, its work can be found and repeated in the new repository.
+references. While these exist, its work can be found and repeated in the new repository.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.names import MAIN
+from airflow_provider_icechunk.engine.refs.base import Behind, Creation, Refs
 from airflow_provider_icechunk.exceptions import ConflictError, Kind
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.names import MAIN
-from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger
-from airflow_provider_icechunk.repository.migration.files import FileWriter
-from airflow_provider_icechunk.repository.migration.identities import fold
-from airflow_provider_icechunk.repository.migration.plan import MigrationPlan
-from airflow_provider_icechunk.repository.migration.references import Differences, differences
-from airflow_provider_icechunk.repository.migration.survey import Facts, Survey
+
+from .files import FileWriter
+from .identities import fold
+from .plan import MigrationPlan
+from .ref_sets import Differences, differences
+from .survey import SnapshotFacts, Survey
 
 Lines = Mapping[str, list[SnapshotId] | None]
-"""The commits that moved each branch, oldest first; `None` for one that was reset."""
+"""The commits that moved each branch, oldest first; `None` for a branch that was reset."""
 
 
-def follow(before: Survey, plan: MigrationPlan, writer: FileWriter, target: Ledger) -> int:
-    """Make the new references differ from those of `before` as the old ones do now.
+def follow(before: Survey, plan: MigrationPlan, writer: FileWriter, target: Refs) -> int:
+    """Apply the changes of the old references since `before` to the new ones.
 
-    The files of the plan are stored. Returns how many references changed; if one cannot be, because
-    it was changed in the new repository as well, that is a conflict and nothing is lost: both
-    states stay.
+    The files of the plan are stored. Returns how many references changed. If one was changed in the
+    new repository as well, that is a conflict, and both states stay.
     """
     changes = differences(before.references, plan.survey.references)
     lines = {
@@ -47,8 +47,8 @@ def follow(before: Survey, plan: MigrationPlan, writer: FileWriter, target: Ledg
     if left:
         raise ConflictError(
             f"{', '.join(left)} changed in the old repository (generation `{plan.source}`) after "
-            f"the switch to `{plan.target}`, and otherwise in the new one. The old files are "
-            "untouched: bring the work over by hand, then remove the old entry point",
+            f"the switch to `{plan.target}`, and differently in the new one. The old files are "
+            "untouched: transfer the changes manually, then remove the old entry point",
             kind=Kind.CONFLICT,
         )
     parts = (changes.moved, changes.created, changes.deleted, changes.tagged, changes.untagged)
@@ -56,9 +56,9 @@ def follow(before: Survey, plan: MigrationPlan, writer: FileWriter, target: Ledg
 
 
 def line_between(
-    older: SnapshotId, newer: SnapshotId, history: Mapping[SnapshotId, Facts]
+    older: SnapshotId, newer: SnapshotId, history: Mapping[SnapshotId, SnapshotFacts]
 ) -> list[SnapshotId] | None:
-    """Snapshots after `older` up to `newer`, oldest first; `None` if it is no ancestor. Pure."""
+    """Snapshots after `older` up to `newer`, oldest first; `None` if not an ancestor. Pure."""
     line: list[SnapshotId] = []
     current: SnapshotId | None = newer
     while current is not None:
@@ -70,13 +70,9 @@ def line_between(
 
 
 def _advanced(
-    changes: Differences,
-    lines: Lines,
-    plan: MigrationPlan,
-    writer: FileWriter,
-    target: Ledger,
+    changes: Differences, lines: Lines, plan: MigrationPlan, writer: FileWriter, target: Refs
 ) -> list[str]:
-    """Repeat the commits to branches that only went forward."""
+    """Repeat the commits to branches that only moved forward."""
     left = []
     for name, line in lines.items():
         was, now = changes.moved[name]
@@ -91,7 +87,7 @@ def _advanced(
     return left
 
 
-def _reset(changes: Differences, lines: Lines, plan: MigrationPlan, target: Ledger) -> list[str]:
+def _reset(changes: Differences, lines: Lines, plan: MigrationPlan, target: Refs) -> list[str]:
     left = []
     for name in (name for name, line in lines.items() if line is None):
         was, now = changes.moved[name]
@@ -101,7 +97,7 @@ def _reset(changes: Differences, lines: Lines, plan: MigrationPlan, target: Ledg
     return left
 
 
-def _created(changes: Differences, plan: MigrationPlan, target: Ledger) -> list[str]:
+def _created(changes: Differences, plan: MigrationPlan, target: Refs) -> list[str]:
     return [
         f"branch {name!r}"
         for name, to in changes.created.items()
@@ -110,7 +106,7 @@ def _created(changes: Differences, plan: MigrationPlan, target: Ledger) -> list[
     ]
 
 
-def _tagged(changes: Differences, plan: MigrationPlan, target: Ledger) -> list[str]:
+def _tagged(changes: Differences, plan: MigrationPlan, target: Refs) -> list[str]:
     return [
         f"tag {name!r}"
         for name, to in changes.tagged.items()
@@ -119,7 +115,7 @@ def _tagged(changes: Differences, plan: MigrationPlan, target: Ledger) -> list[s
     ]
 
 
-def _gone(changes: Differences, target: Ledger) -> list[str]:
+def _gone(changes: Differences, target: Refs) -> list[str]:
     left = []
     for name, was in changes.deleted.items():
         actual = target.branch(name)

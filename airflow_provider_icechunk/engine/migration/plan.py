@@ -1,4 +1,4 @@
-"""What a migration will do, and what it did. Pure values."""
+"""What a migration will do, and what it has done. Pure values."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id
+from airflow_provider_icechunk.engine.format.names import MAIN
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.identities import show_id
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.names import MAIN
-from airflow_provider_icechunk.repository.migration.identities import snapshot_ids
-from airflow_provider_icechunk.repository.migration.references import References
-from airflow_provider_icechunk.repository.migration.survey import Facts, Survey
+
+from .identities import snapshot_ids
+from .ref_sets import References
+from .survey import SnapshotFacts, Survey
 
 TARGETS = (Generation.V1, Generation.V2)
 _AGES = tuple(Generation)
 
 
 class Step(StrEnum):
-    """What a migration is busy with."""
+    """The current activity of a migration."""
 
     READING = "reading the history"
     MANIFESTS = "writing manifests"
@@ -31,12 +31,12 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationProgress:
-    """How far a step is."""
+    """The progress of a step."""
 
     step: Step
     done: int
     total: int | None
-    """`None` where it is not known before the end."""
+    """`None` if it is not known before the end."""
     bytes_done: int = 0
 
 
@@ -45,7 +45,7 @@ Listener = Callable[[MigrationProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """A repository at one moment, and under which ids its snapshots will be."""
+    """A repository at one moment, and the new ids of its snapshots."""
 
     source: Generation
     target: Generation
@@ -55,19 +55,19 @@ class MigrationPlan:
 
     @property
     def rewrites(self) -> bool:
-        """Whether metadata files are written anew; from `1` to `2` they all stay."""
+        """Whether metadata files are rewritten; from `1` to `2` they all stay."""
         return is_older(self.source, Generation.V1)
 
     @property
     def copies_chunks(self) -> bool:
-        """Whether chunk files cannot stay where they are."""
+        """Whether chunk files need new names."""
         return self.source.id_size != self.target.id_size
 
     def references(self) -> References:
         """The references with new ids."""
         return self.survey.references.under(self.ids)
 
-    def history(self) -> dict[SnapshotId, Facts]:
+    def history(self) -> dict[SnapshotId, SnapshotFacts]:
         """The history with new ids, parents first."""
         return {
             self.ids[facts.id]: replace(
@@ -81,36 +81,36 @@ class MigrationPlan:
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """What was done, or in a dry run what would be."""
+    """What was done, or would be done in a dry run."""
 
     source: str
     target: str
     dry_run: bool
     migrated: bool
-    """Whether this call made it the repository of the new generation; false in a dry run, and where
-    an earlier call had done so."""
+    """Whether this call switched to the new generation; false in a dry run, and if an
+    earlier call had done so."""
     snapshots: int = 0
     branches: int = 0
     tags: int = 0
     deleted_tags: int = 0
     manifests: int = 0
-    """Manifests written anew."""
+    """Rewritten manifests."""
     chunk_files: int = 0
-    """Chunk files that have to be under another name; those that an earlier call copied count."""
+    """Chunk files that need another name, including those that an earlier call copied."""
     chunk_bytes: int = 0
     followed: int = 0
-    """References that changed in the old repository during the migration and were brought over."""
+    """References that changed in the old repository during the migration and were transferred."""
     removed: int = 0
     """Objects of the old generation that were deleted, or would be."""
     leftovers: tuple[str, ...] = ()
-    """Older generations whose entry point is still there."""
+    """Older generations whose entry point still exists."""
     fenced: tuple[str, ...] = ()
-    """Those of them that other programs cannot open any more."""
+    """Those of them that other programs can no longer open."""
     ids: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Old to new ids of snapshots, where they had to change."""
+    """Old to new ids of snapshots whose ids changed."""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs; `ids` as they are."""
+        """The result in JSON values."""
         return {
             "from": self.source,
             "to": self.target,
@@ -132,14 +132,16 @@ class MigrationResult:
 
 
 def make_plan(survey: Survey, source: Generation, target: Generation) -> MigrationPlan:
-    """How to bring what the survey found to `target`."""
+    """The plan to migrate a surveyed repository to `target`."""
     if MAIN not in survey.references.branches:
-        raise FormatError(f"there is no branch {MAIN!r}, which newer generations need: create it")
+        raise FormatError(
+            f"branch {MAIN!r} does not exist, but newer generations need it: create it"
+        )
     return MigrationPlan(source, target, survey, snapshot_ids(survey.history))
 
 
 def result_of(plan: MigrationPlan, *, dry_run: bool) -> MigrationResult:
-    """What the plan alone says; counts of files are added as they become known."""
+    """The result so far; numbers of files are added as they become known."""
     references = plan.survey.references
     return MigrationResult(
         source=plan.source.value,
@@ -151,7 +153,7 @@ def result_of(plan: MigrationPlan, *, dry_run: bool) -> MigrationResult:
         tags=len(references.tags),
         deleted_tags=len(references.buried),
         ids={
-            show_id(plan.source, old): show_id(plan.target, new)
+            format_id(plan.source, old): format_id(plan.target, new)
             for old, new in plan.ids.items()
             if old != new
         },
@@ -159,25 +161,23 @@ def result_of(plan: MigrationPlan, *, dry_run: bool) -> MigrationResult:
 
 
 def read_target(to: int | str) -> Generation:
-    """The generation that was asked for; only the two that are written today can be."""
+    """The requested generation; only the two newest are possible."""
     try:
         target = Generation(str(to))
     except ValueError:
         target = None
     if target not in TARGETS:
-        raise InvalidInputError(
-            f"a repository is migrated to generation 1 or 2, not to {str(to)[:40]!r}"
-        )
+        raise InvalidInputError(f"cannot migrate to generation {str(to)[:40]!r}: choose 1 or 2")
     return target
 
 
 def is_older(one: Generation, other: Generation) -> bool:
-    """Whether `one` came before `other`."""
+    """Whether `one` is older than `other`."""
     return _AGES.index(one) < _AGES.index(other)
 
 
 def check_upward(source: Generation, target: Generation) -> None:
-    """Refuse to go back: what only a newer generation can hold would be lost."""
+    """Raise for a downgrade: features of the newer generation would be lost."""
     if is_older(target, source):
         raise UnsupportedError(
             f"this repository is of generation `{source}` and cannot be migrated back to "

@@ -1,8 +1,8 @@
 """Branches, tags and tombstones of a repository as one value, and how two of them differ.
 
-A migration remembers from which state of the references it was made, in a record beside the new
-repository: what was committed to the old one afterwards can be found, brought over, or at least
-never be deleted by mistake.
+A migration stores the state of the references it was made from, in a record beside the new
+repository: later commits to the old one can be found and transferred, or at least are never deleted
+by mistake.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    OBJECT_ID_SIZE,
+    SnapshotId,
+    format_id,
+    parse_id,
+)
+from airflow_provider_icechunk.engine.format.v1.codec import decode_ref, tag_key
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.engine.refs.base import Refs
+from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.identities import parse_id, show_id
-from airflow_provider_icechunk.format.generations.v1.layout import decode_ref, tag_key
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, SnapshotId
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.repository.ledgers.base import Ledger
-from airflow_provider_icechunk.repository.migration.identities import fold
-from airflow_provider_icechunk.storage.base import Storage
+
+from .identities import fold
 
 RECORDS = "migrations/"
 _LIMIT = 512 << 20
@@ -26,19 +31,19 @@ _LIMIT = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Where everything was at one moment."""
+    """All references at one moment."""
 
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
     buried: Mapping[str, SnapshotId | None]
-    """Deleted tags and what they named, where that is still known."""
+    """Deleted tags and their snapshots, where still known."""
 
     def tips(self) -> list[SnapshotId]:
-        """The snapshots that branches and tags name, each once."""
+        """The distinct snapshots of branches and tags."""
         return list(dict.fromkeys([*self.branches.values(), *self.tags.values()]))
 
     def under(self, ids: Mapping[SnapshotId, SnapshotId]) -> References:
-        """The same references with the ids that snapshots have elsewhere."""
+        """The same references with other ids."""
         return References(
             {name: ids[at] for name, at in self.branches.items()},
             {name: ids[at] for name, at in self.tags.items()},
@@ -46,12 +51,12 @@ class References:
         )
 
 
-def read_references(ledger: Ledger, storage: Storage) -> References:
-    """The references as they are now; not one moment for all, so compare two readings."""
+def read_references(refs: Refs, storage: Storage) -> References:
+    """The current references; not an atomic read, so compare two readings."""
     return References(
-        _in_order(ledger.branches()),
-        _in_order(ledger.tags()),
-        {name: _buried(ledger, storage, name) for name in sorted(ledger.deleted_tags())},
+        _in_order(refs.branches()),
+        _in_order(refs.tags()),
+        {name: _buried(refs, storage, name) for name in sorted(refs.deleted_tags())},
     )
 
 
@@ -59,9 +64,9 @@ def _in_order(refs: Mapping[str, SnapshotId]) -> dict[str, SnapshotId]:
     return dict(sorted(refs.items(), key=lambda ref: ref[0].encode()))
 
 
-def _buried(ledger: Ledger, storage: Storage, name: str) -> SnapshotId | None:
-    """What a deleted tag named: its file stays below the tombstone, where tags are files."""
-    if ledger.generation.id_size != OBJECT_ID_SIZE:
+def _buried(refs: Refs, storage: Storage, name: str) -> SnapshotId | None:
+    """The snapshot of a deleted tag: where tags are files, the file stays beside the tombstone."""
+    if refs.generation.id_size != OBJECT_ID_SIZE:
         return None
     found = storage.get(tag_key(name))
     try:
@@ -70,12 +75,9 @@ def _buried(ledger: Ledger, storage: Storage, name: str) -> SnapshotId | None:
         return None
 
 
-# --- the record ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
-    """From which state of the old references a repository was migrated."""
+    """The state of the old references from which a repository was migrated."""
 
     source: Generation
     target: Generation
@@ -83,15 +85,15 @@ class Record:
 
 
 def record_key(source: Generation) -> str:
-    """Where the record of a migration from `source` is."""
+    """The key of the record of a migration from `source`."""
     return f"{RECORDS}from-{source}.json"
 
 
 def encode_record(record: Record) -> bytes:
-    """The document."""
+    """Encode the record as JSON."""
 
     def texts(refs: Mapping[str, SnapshotId]) -> dict[str, str]:
-        return {name: show_id(record.source, at) for name, at in refs.items()}
+        return {name: format_id(record.source, at) for name, at in refs.items()}
 
     refs = record.references
     document = {
@@ -100,7 +102,7 @@ def encode_record(record: Record) -> bytes:
         "branches": texts(refs.branches),
         "tags": texts(refs.tags),
         "deleted_tags": {
-            name: None if at is None else show_id(record.source, at)
+            name: None if at is None else format_id(record.source, at)
             for name, at in refs.buried.items()
         },
     }
@@ -108,13 +110,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, *, where: str) -> Record:
-    """The record in a document, everything checked."""
+    """Decode and validate a record."""
     value = js.parse(data, where=where, limit=_LIMIT)
     fields = js.as_object(
-        value,
-        "a record",
-        where=where,
-        required=["from", "to", "branches", "tags", "deleted_tags"],
+        value, "a record", where=where, required=["from", "to", "branches", "tags", "deleted_tags"]
     )
     try:
         source, target = (Generation(str(fields[name])) for name in ("from", "to"))
@@ -124,7 +123,7 @@ def decode_record(data: bytes, *, where: str) -> Record:
         buried: dict[str, SnapshotId | None] = dict.fromkeys(deleted)
         buried |= _ids(known, source, where)
     except (InvalidInputError, ValueError) as error:
-        raise FormatError(f"{where}: not the record of a migration ({error})") from None
+        raise FormatError(f"{where}: not a valid record of a migration ({error})") from None
     return Record(source, target, References(branches, tags, buried))
 
 
@@ -136,15 +135,12 @@ def _ids(value: object, source: Generation, where: str) -> dict[str, SnapshotId]
     }
 
 
-# --- what changed -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What happened to the references between two readings."""
+    """Changes of the references between two readings."""
 
     moved: Mapping[str, tuple[SnapshotId, SnapshotId]]
-    """Branches, from where to where."""
+    """Branches with their old and new snapshot."""
     created: Mapping[str, SnapshotId]
     deleted: Mapping[str, SnapshotId]
     tagged: Mapping[str, SnapshotId]
@@ -152,7 +148,7 @@ class Differences:
 
 
 def differences(before: References, after: References) -> Differences:
-    """How one state became another."""
+    """The changes from one state to another."""
     common = before.branches.keys() & after.branches.keys()
     return Differences(
         moved={
@@ -168,9 +164,9 @@ def differences(before: References, after: References) -> Differences:
 
 
 def news(found: References, before: References, tags: Mapping[str, SnapshotId]) -> References:
-    """What was found, without changes to tags that the new repository, with its `tags`, has too.
+    """What was found, without tag changes that the new repository, with its `tags`, already has.
 
-    `alpha` and `1` share the files of tags: what is done to one is seen in the other.
+    `alpha` and `1` share tag files: a change in one is visible in the other.
     """
     settled = {name for name in found.buried if name not in before.buried and name not in tags}
     kept = {

@@ -1,7 +1,7 @@
-"""Remove what the older generations left: their entry points first, so that old clients stop.
+"""Remove the files of older generations: their entry points first, so that old clients stop.
 
-Only keys are removed that an older generation makes and the newer one does not; a name that merely
-resembles them stays. Removal can be repeated until nothing is left.
+Only keys that an older generation uses and the newer one does not are removed; similar names stay.
+Removal can be repeated until nothing is left.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from airflow_provider_icechunk.exceptions import StorageError
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.detect import (
+from airflow_provider_icechunk.engine.format.detect import (
     EARLY_FOLDERS,
     SEQUENCE_FOLDERS,
     STATE_KEY,
 )
-from airflow_provider_icechunk.format.generations.v1.layout import CONFIG_KEY, REFS, branch_key
-from airflow_provider_icechunk.format.names import MAIN
-from airflow_provider_icechunk.repository.migration.plan import Listener, MigrationProgress, Step
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.names import MAIN
+from airflow_provider_icechunk.engine.format.v1.codec import CONFIG_KEY, REFS, branch_key
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.exceptions import StorageError
+
+from .plan import Listener, MigrationProgress, Step
 
 _BATCH = 1000
 _B32 = "[0-9A-HJKMNP-TV-Z]"
@@ -29,7 +30,7 @@ _EARLY_NAME = re.compile(
     r"|[A-Za-z0-9_-]{22}==(?:\.msgpack)?)",
     re.ASCII,
 )
-"""Files of `alpha1` in all its spellings, and of `draft`."""
+"""Files of `alpha1` in all its forms, and of `draft`."""
 _NUMBERED = re.compile(rf"refs/branch\.[^/]+/{_B32}{{8}}\.json", re.ASCII)
 _COLON = re.compile(
     rf"refs/(?:branch:[^/]+/{_B32}{{8}}\.json|tag:[^/]+/ref\.json(?:\.deleted)?)", re.ASCII
@@ -58,7 +59,7 @@ def is_old(key: str, target: Generation) -> bool:
 
 
 def find_old(storage: Storage, target: Generation) -> Iterator[str]:
-    """Keys of everything that older generations left."""
+    """Keys of all files of older generations."""
     config = [CONFIG_KEY] if target is Generation.V2 else []
     for prefix in (REFS, "r/", STATE_KEY, _ATTRIBUTES, *_EARLY_PREFIXES, *config):
         for item in storage.scan(prefix):
@@ -67,7 +68,7 @@ def find_old(storage: Storage, target: Generation) -> Iterator[str]:
 
 
 def sweep(storage: Storage, target: Generation, listener: Listener) -> int:
-    """Delete what older generations left; returns how many objects."""
+    """Delete the files of older generations; returns their number."""
     removed = 0
     for keys in _entry_points(storage, target):
         removed += _delete(storage, keys)
@@ -79,9 +80,9 @@ def sweep(storage: Storage, target: Generation, listener: Listener) -> int:
 
 
 def _entry_points(storage: Storage, target: Generation) -> Iterator[list[str]]:
-    """What older software finds a repository by.
+    """The keys by which older software finds a repository.
 
-    Of numbered files the newest goes last: one left behind alone would be an older state.
+    The newest numbered file goes last: a remaining older one would be an older state.
     """
     yield [STATE_KEY] if storage.head(STATE_KEY) is not None else []
     for folder in (*SEQUENCE_FOLDERS, *EARLY_FOLDERS):

@@ -1,10 +1,18 @@
-"""`migrate`: read, store, check that nothing moved, switch, follow, fence; remove on request."""
+"""`migrate`: read, store, check that nothing moved, switch, follow, and remove on request."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+from airflow_provider_icechunk.engine.core import ConditionGuard, Core
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.opening import detect_all, detect_generation, open_core
+from airflow_provider_icechunk.engine.refs.base import Refs, Trust
+from airflow_provider_icechunk.engine.refs.v2 import V2Refs
+from airflow_provider_icechunk.engine.retry import at_once
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.world import REAL_WORLD, World
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     IcechunkError,
@@ -13,17 +21,12 @@ from airflow_provider_icechunk.exceptions import (
     MaintenanceError,
     NotFoundError,
 )
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.repository.commit import ConditionGuard
-from airflow_provider_icechunk.repository.detection import detect_all, detect_generation
-from airflow_provider_icechunk.repository.ledgers.base import Ledger, Trust
-from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
-from airflow_provider_icechunk.repository.migration import switch as entry
-from airflow_provider_icechunk.repository.migration.fences import put_up, take_down
-from airflow_provider_icechunk.repository.migration.files import Files, FileWriter
-from airflow_provider_icechunk.repository.migration.follow import follow
-from airflow_provider_icechunk.repository.migration.plan import (
+
+from . import switch
+from .fences import put_up, take_down
+from .files import Files, FileWriter
+from .follow import follow
+from .plan import (
     Listener,
     MigrationPlan,
     MigrationProgress,
@@ -34,7 +37,7 @@ from airflow_provider_icechunk.repository.migration.plan import (
     read_target,
     result_of,
 )
-from airflow_provider_icechunk.repository.migration.references import (
+from .ref_sets import (
     RECORDS,
     Record,
     References,
@@ -44,23 +47,14 @@ from airflow_provider_icechunk.repository.migration.references import (
     read_references,
     record_key,
 )
-from airflow_provider_icechunk.repository.migration.retire import find_old, sweep
-from airflow_provider_icechunk.repository.migration.survey import (
-    Source,
-    Survey,
-    open_source,
-    parents_first,
-    take_survey,
-)
-from airflow_provider_icechunk.repository.repository import BaseRepository
-from airflow_provider_icechunk.repository.world import REAL_WORLD, World
-from airflow_provider_icechunk.storage.base import Anything, Storage
+from .retire import find_old, sweep
+from .survey import MigrationSource, Survey, open_source, parents_first, take_survey
 
-_TRIES = 10
+_AGAIN = at_once(10)
 
 
 def migrate(
-    repository: BaseRepository[Any] | Storage,
+    place: Core | Storage,
     to: int | str = Generation.V2,
     *,
     dry_run: bool = False,
@@ -69,35 +63,23 @@ def migrate(
     progress: Listener | None = None,
     world: World | None = None,
 ) -> MigrationResult:
-    """Bring a repository to a newer generation of the format, in place. Open it anew afterwards.
+    """Migrate a repository to a newer generation of the format, in place; see `api.migrate`.
 
-    Everything that branches and tags reach comes along: trees, values, messages, times, metadata,
-    deleted tags, the configuration. Readers see the old repository until one write makes it the new
-    one. A call that died is simply made again. Sessions that were opened before commit to the old
-    references until these are fenced; what they did is brought over.
-
-    :param repository: an open repository, or the storage it is in.
-    :param to: `1` or `2`; never an older generation than it has.
-    :param dry_run: read everything, say what there is to do, and write nothing.
-    :param remove_old: delete the old entry point and what only the old generation uses, at the end.
-    :param fence_old: make the old entry point unreadable to programs that know nothing of the new
-        one; nothing is deleted. `False` takes a fence away again, and then such programs read and
-        write a repository that nobody else sees.
-    :param progress: told how far each step is.
+    :param place: an open repository, or the storage it is in.
     """
     if remove_old and not fence_old:
         raise InvalidInputError(
-            "remove_old and fence_old=False exclude each other: what is removed cannot be opened"
+            "remove_old and fence_old=False exclude each other: removed files cannot be opened"
         )
-    storage, world = _place(repository, world)
+    storage, world = _place(place, world)
     target = read_target(to)
     found = list(detect_all(storage))
     if not found:
-        raise NotFoundError(f"there is no repository in {storage.location}: check the path")
+        raise NotFoundError(f"no repository found in {storage.location}: check the path")
     present = [one.generation for one in found]
     check_upward(present[0], target)
     if present[0] is target and found[0].fenced_for is not None:
-        detect_generation(storage)  # which says what is missing
+        detect_generation(storage)  # raises with the reason
     run = _Run(storage, target, progress or (lambda _: None), world)
     if present[0] is target:
         result, older = run.finish(dry_run=dry_run), present[1:]
@@ -109,15 +91,15 @@ def migrate(
     return result if dry_run else run.settle(result, older, fence=fence_old)
 
 
-def _place(repository: BaseRepository[Any] | Storage, world: World | None) -> tuple[Storage, World]:
-    if isinstance(repository, BaseRepository):
-        return repository.storage, world or repository._engine.world
-    return repository, world or REAL_WORLD
+def _place(place: Core | Storage, world: World | None) -> tuple[Storage, World]:
+    if isinstance(place, Core):
+        return place.storage, world or place.world
+    return place, world or REAL_WORLD
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One call."""
+    """One call of `migrate`."""
 
     storage: Storage
     target: Generation
@@ -125,7 +107,7 @@ class _Run:
     world: World
 
     def migrate(self, generation: Generation, *, dry_run: bool) -> MigrationResult:
-        """From an older generation, as one write after everything else."""
+        """Migrate from an older generation; the last write is the switch."""
         source = open_source(self.storage, generation, self.world)
         writer = FileWriter(source, self.listener, store=not dry_run)
         survey = self._survey(source)
@@ -134,23 +116,23 @@ class _Run:
             return _counted(result_of(plan, dry_run=True), writer.carry_out(plan))
         target = self._open_target(source)
         plan, files = self._prepare(source, writer, survey, target)
-        if not entry.switch(plan, source, target, self.world):
+        if not switch.switch(plan, source, target, self.world):
             raise ConflictError(
-                f"somebody else migrated {self.storage.location} at the same moment; open it",
+                f"somebody else migrated {self.storage.location} at the same time; open it",
                 kind=Kind.CONFLICT,
             )
         followed, _ = self._follow(source, writer, plan.survey, target)
         return replace(_counted(result_of(plan, dry_run=False), files), followed=followed)
 
     def finish(self, *, dry_run: bool) -> MigrationResult:
-        """The repository is there already."""
+        """The result for a repository that is already migrated."""
         name = self.target.value
         return MigrationResult(source=name, target=name, dry_run=dry_run, migrated=False)
 
     def settle(
         self, result: MigrationResult, older: list[Generation], *, fence: bool
     ) -> MigrationResult:
-        """Bring over what came late to the older ones, and fence them in or take fences away."""
+        """Transfer late changes of the older ones, and fence them or remove their fences."""
         followed = 0
         for generation in older:
             source = open_source(self.storage, generation, self.world)
@@ -162,7 +144,7 @@ class _Run:
         )
 
     def remove(self, result: MigrationResult, older: list[Generation]) -> MigrationResult:
-        """Delete what older generations left."""
+        """Delete the files of older generations."""
         if not older and next(self.storage.scan(RECORDS), None) is None:
             return result
         if result.dry_run:
@@ -172,63 +154,60 @@ class _Run:
         removed = sweep(self.storage, self.target, self.listener)
         return replace(result, removed=removed, fenced=())
 
-    def _stop_writers(self, source: Source) -> int:
-        """From here on nobody commits to the old references, and all that was is brought over.
-
-        Returns how much that was.
-        """
+    def _stop_writers(self, source: MigrationSource) -> int:
+        """Fence the old references and transfer all late changes; returns how many."""
         trust, followed = _trust(source), 0
-        for _ in range(_TRIES):
+        for _ in _AGAIN.attempts():
             late, references = self._catch_up(source)
             followed += late
             fenced = put_up(self.storage, source.generation, self.target, references, trust)
             if fenced and self._news(source, references, self._open_target(source)) == references:
                 return followed
-        raise self._restless("were fenced in")
+        raise self._restless("were being fenced")
 
-    def _let_writers_in(self, source: Source) -> int:
-        """Take fences away, after what came before them was brought over; returns how much."""
+    def _let_writers_in(self, source: MigrationSource) -> int:
+        """Remove fences after transferring late changes; returns how many."""
         followed, references = self._catch_up(source)
         trust, branches = _trust(source), references.branches
-        for _ in range(_TRIES):
+        for _ in _AGAIN.attempts():
             if take_down(self.storage, source.generation, branches, trust):
                 return followed
-        raise self._restless("were opened again")
+        raise self._restless("were being opened again")
 
     def _restless(self, what: str) -> ConflictError:
         return ConflictError(
-            f"the old references of {self.storage.location} moved {_TRIES} times while they "
+            f"the old references of {self.storage.location} moved {_AGAIN.tries} times while they "
             f"{what}: stop the writers that opened it before, and run it again",
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
     def _prepare(
-        self, source: Source, writer: FileWriter, survey: Survey, target: Ledger
+        self, source: MigrationSource, writer: FileWriter, survey: Survey, target: Refs
     ) -> tuple[MigrationPlan, Files]:
-        """Store everything for the newest state of the references, which did not move meanwhile."""
-        for _ in range(_TRIES):
+        """Store everything for the newest state of the references, until they stop moving."""
+        for _ in _AGAIN.attempts():
             plan = make_plan(survey, source.generation, self.target)
             files = writer.carry_out(plan)
-            entry.prepare(plan, source, target)
+            switch.prepare(plan, source, target)
             self._record(source.generation, survey.references)
-            if read_references(source.ledger, self.storage) == survey.references:
+            if read_references(source.refs, self.storage) == survey.references:
                 return plan, files
             survey = take_survey(source, survey.history)
         raise ConflictError(
-            f"the references of {self.storage.location} moved {_TRIES} times while they were "
-            "migrated; nothing was migrated: stop its writers and run it again",
+            f"the references of {self.storage.location} moved {_AGAIN.tries} times during the "
+            "migration; nothing was migrated: stop its writers and run it again",
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
     def _follow(
-        self, source: Source, writer: FileWriter, survey: Survey, target: Ledger
+        self, source: MigrationSource, writer: FileWriter, survey: Survey, target: Refs
     ) -> tuple[int, References]:
-        """Repeat in the new repository what happened to the old references since the survey.
+        """Repeat changes of the old references since the survey in the new repository.
 
-        Returns how much, and the state of the old references that the new ones correspond to.
+        Returns how many, and the state of the old references that the new ones correspond to.
         """
         followed = 0
-        for _ in range(_TRIES):
+        for _ in _AGAIN.attempts():
             now = self._news(source, survey.references, target)
             if now == survey.references:
                 return followed, now
@@ -243,8 +222,8 @@ class _Run:
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
-    def _catch_up(self, source: Source) -> tuple[int, References]:
-        """Bring over what happened to old references since they were migrated; see `_follow`."""
+    def _catch_up(self, source: MigrationSource) -> tuple[int, References]:
+        """Transfer changes of the old references since the migration; see `_follow`."""
         found = self.storage.get(record_key(source.generation))
         if found is None:
             return 0, self._known(source)
@@ -259,9 +238,9 @@ class _Run:
         writer = FileWriter(source, self.listener, store=True, done=set(before.history))
         return self._follow(source, writer, before, target)
 
-    def _news(self, source: Source, before: References, target: Ledger) -> References:
-        """The old references now, but for what the new repository has as well."""
-        found = read_references(source.ledger, self.storage)
+    def _news(self, source: MigrationSource, before: References, target: Refs) -> References:
+        """The current old references, without what the new repository already has."""
+        found = read_references(source.refs, self.storage)
         tags = {
             name: at
             for name, at in target.tags().items()
@@ -269,8 +248,8 @@ class _Run:
         }
         return news(found, before, tags)
 
-    def _is_readable(self, identity: SnapshotId, target: Ledger) -> bool:
-        """Whether the new repository can read a snapshot: a shared tag may name an old one."""
+    def _is_readable(self, identity: SnapshotId, target: Refs) -> bool:
+        """Whether the new repository can read a snapshot: a shared tag may point at an old one."""
         key = target.layout.snapshot(identity)
         found = self.storage.get(key)
         try:
@@ -280,21 +259,21 @@ class _Run:
         except IcechunkError:
             return False
 
-    def _known(self, source: Source) -> References:
-        """Without a record of the migration: the old references, if all they name is listed."""
+    def _known(self, source: MigrationSource) -> References:
+        """The old references without a record; raises unless their snapshots are all listed."""
         target = self._open_target(source)
-        references = read_references(source.ledger, self.storage)
+        references = read_references(source.refs, self.storage)
         tips = set(references.tips())
-        known = target.info().snapshots.keys() if isinstance(target, V2Ledger) else set()
+        known = target.info().snapshots.keys() if isinstance(target, V2Refs) else set()
         if source.generation.id_size != self.target.id_size or not tips <= known:
             raise MaintenanceError(
                 f"the entry point of generation `{source.generation}` in {self.storage.location} "
-                f"names snapshots that generation `{self.target}` does not, and no record says how "
-                "it was migrated; nothing was removed: compare both by hand"
+                f"names snapshots that generation `{self.target}` does not, and there is no record "
+                "of its migration; nothing was removed: compare both manually"
             )
         return references
 
-    def _survey(self, source: Source) -> Survey:
+    def _survey(self, source: MigrationSource) -> Survey:
         survey = take_survey(source)
         count = len(survey.history)
         self.listener(MigrationProgress(Step.READING, count, count))
@@ -307,13 +286,13 @@ class _Run:
         )
         self.storage.settle()
 
-    def _open_target(self, source: Source) -> Ledger:
+    def _open_target(self, source: MigrationSource) -> Refs:
         trust = _trust(source)
         ConditionGuard(self.storage, trust).check()
-        return entry.open_target(self.storage, self.target, trust, self.world)
+        return switch.open_target(self.storage, self.target, trust, self.world)
 
 
-def _trust(source: Source) -> Trust:
+def _trust(source: MigrationSource) -> Trust:
     settings = source.settings.storage
     return Trust.of(
         creates=settings.use_conditional_create, updates=settings.use_conditional_update
@@ -326,4 +305,12 @@ def _counted(result: MigrationResult, files: Files) -> MigrationResult:
         manifests=files.manifests,
         chunk_files=len(files.copies),
         chunk_bytes=files.chunk_bytes,
+    )
+
+
+def upgrade(core: Core, *, dry_run: bool, delete_unused_v1_files: bool) -> Core:
+    """Migrate a repository to generation `2` and reopen it."""
+    migrate(core, Generation.V2, dry_run=dry_run, remove_old=delete_unused_v1_files)
+    return open_core(
+        core.storage, core.given, core.authorize, packing=core.packing, world=core.world
     )

@@ -1,4 +1,4 @@
-"""A bounded, thread-safe cache that loads each missing value once, however many threads ask."""
+"""A bounded, thread-safe cache that loads each missing value once, for any number of threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WeightedCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K, load: Callable[[], V]) -> V:
-        """The cached value, or what `load` gives; a failed load is told to all who waited."""
+        """The cached value, or the result of `load`; all waiting threads get its error."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -50,13 +50,13 @@ class WeightedCache(Generic[K, V]):
         return value
 
     def peek(self, key: K) -> V | None:
-        """The value if it is cached."""
+        """The value, if it is cached."""
         with self._lock:
             found = self._values.get(key)
             return None if found is None else found[0]
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value."""
+        """Add a value."""
         weight = self._weigh(value)
         with self._lock:
             self._forget(key)
@@ -69,13 +69,13 @@ class WeightedCache(Generic[K, V]):
                 self._forget(oldest)
 
     def drop(self, key: K) -> None:
-        """Forget one value."""
+        """Remove a value."""
         with self._lock:
             self._forget(key)
 
     @property
     def weight(self) -> int:
-        """Weight of everything that is cached."""
+        """Total weight of the cached values."""
         return self._total
 
     def _forget(self, key: K) -> None:

@@ -1,9 +1,9 @@
-"""What a commit changed, found by comparing its snapshot with the parent. Pure.
+"""The changes of a commit, derived by comparing its snapshot with the parent. Pure.
 
-Two early generations keep no transaction logs. Nodes are compared by id, path and document; one
-with another path was deleted and created. Chunks are compared by the references in those manifests
-that only one side names, in columns. A chunk that was written again with the very same reference,
-or that fell off when its array shrank, is not a change here.
+Two early generations have no transaction logs. Nodes are compared by id, path and document; one
+with another path was deleted and created. Chunks are compared by their references in manifests that
+only one side has, as columns. A chunk rewritten with the same reference, or cut off when its array
+shrank, is not a change.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.ids import NodeId
-from airflow_provider_icechunk.format.order import sort_keys
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind, concatenate
-from airflow_provider_icechunk.format.snapshot import ManifestRef, Node, Snapshot
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
-from airflow_provider_icechunk.format.wire.heap import copy_spans
-from airflow_provider_icechunk.repository.documents import array_document
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind, concatenate
+from airflow_provider_icechunk.engine.format.coordinates import sort_keys
+from airflow_provider_icechunk.engine.format.model import (
+    Coordinates,
+    ManifestRef,
+    Node,
+    Snapshot,
+    TransactionLog,
+    log_of_nodes,
+)
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import copy_spans
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 
 References = Callable[[Node, Iterable[ManifestRef]], list[ChunkRefs]]
-"""Gives the references that an array has in some of its manifests."""
+"""Returns the references of an array in some of its manifests."""
 
 
 def derive_log(before: Snapshot, after: Snapshot, references: References) -> TransactionLog:
-    """The log of the commit that made `after` of its parent `before`."""
+    """The log of the commit from `before` to its child `after`."""
     old = {node.id: node for node in before.nodes.values()}
     new = {node.id: node for node in after.nodes.values()}
     kept = [(old[node_id], new[node_id]) for node_id in old.keys() & new.keys()]
@@ -37,18 +42,8 @@ def derive_log(before: Snapshot, after: Snapshot, references: References) -> Tra
     updated = [now for was, now in kept if was.user_data != now.user_data and was.path == now.path]
     chunks = {node.id: _all_rows(node, references) for node in fresh if node.array}
     chunks |= {now.id: _changed(was, now, references) for was, now in kept if was.array}
-    return TransactionLog(
-        id=after.id,
-        new_groups=_ids(created, groups=True),
-        new_arrays=_ids(created, groups=False),
-        deleted_groups=_ids(deleted, groups=True),
-        deleted_arrays=_ids(deleted, groups=False),
-        updated_groups=_ids(updated, groups=True),
-        updated_arrays=_ids(updated, groups=False),
-        updated_chunks={
-            node_id: chunks[node_id] for node_id in sorted(chunks) if len(chunks[node_id])
-        },
-    )
+    changed = {node_id: chunks[node_id] for node_id in sorted(chunks) if len(chunks[node_id])}
+    return log_of_nodes(after.id, created, deleted, updated, changed)
 
 
 def changed_rows(before: ChunkRefs, after: ChunkRefs) -> Coordinates:
@@ -121,7 +116,3 @@ def _all_rows(node: Node, references: References) -> Coordinates:
 def _joined(parts: list[ChunkRefs], ndim: int) -> ChunkRefs:
     filled = [part for part in parts if len(part)]
     return ChunkRefs.of(concatenate(filled)) if filled else ChunkRefs.empty(ndim)
-
-
-def _ids(nodes: Iterable[Node], *, groups: bool) -> frozenset[NodeId]:
-    return frozenset(node.id for node in nodes if node.is_group is groups)

@@ -10,21 +10,23 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector, ConflictSolver
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import ChunkId, format_id
+from airflow_provider_icechunk.engine.history.ancestry import find_token
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Lost
+from airflow_provider_icechunk.engine.workers.codec import Fragment
+from airflow_provider_icechunk.engine.workers.jobs import job_key
+from airflow_provider_icechunk.engine.workers.merge import OnOverlap
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
-from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.identities import show_id
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector, ConflictSolver
-from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit
-from airflow_provider_icechunk.repository.jobs import job_key
-from airflow_provider_icechunk.repository.session import TOKEN_KEY
-from airflow_provider_icechunk.storage.base import Absent, Anything, Lost
-from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
 
 REUSABLE_FOR = timedelta(hours=18)
 """How long the work of an earlier attempt may be used: less than the least age for collection."""
@@ -36,7 +38,7 @@ Prepare = Callable[[Session], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunJob:
     """A job that may write."""
 
     work: WorkUnit
@@ -46,22 +48,22 @@ class Begun:
 
 def begin_job(
     repository: Repository, *, job: str, branch: str, prepare: Prepare | None = None
-) -> Begun:
+) -> BegunJob:
     """Begin a job, or take it up again where an attempt left it."""
     if not job:
         raise InvalidInputError("a job needs an id that is the same on every attempt")
     known = _recorded(repository, job)
     if known is not None and known.branch != branch:
         raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
-    base = None if known is None else show_id(Generation(known.generation), known.base)
+    base = None if known is None else format_id(Generation(known.generation), known.base)
     done = _find_commit(repository, branch, job, base)
     if done is not None and known is not None:
-        return Begun(known, done)
+        return BegunJob(known, done)
     if known is not None and _is_fresh(repository, job) and _is_same(repository, known, prepare):
-        return Begun(known, None)
+        return BegunJob(known, None)
     if done is not None:
         prepare = None
-    return Begun(_begin(repository, branch, job, prepare, replacing=known is not None), done)
+    return BegunJob(_begin(repository, branch, job, prepare, replacing=known is not None), done)
 
 
 def commit_fragments(
@@ -93,11 +95,11 @@ def delete_chunk_files(
     repository: Repository, work: WorkUnit | Mapping[str, Any], fragments: Iterable[Fragment]
 ) -> None:
     """Delete the chunk files of fragments for `work`. Only if nobody has committed or ever will."""
-    engine = repository.fork(work).tree.engine
+    core = repository.fork(work).tree.core
     names = (refs.native_ids() for fragment in fragments for refs in fragment.arrays.values())
     ids = {bytes(identity) for column in names for identity in np.unique(column, axis=0)}
-    keys = sorted(engine.ledger.layout.chunk(ChunkId(one)) for one in ids)
-    engine.storage.delete(keys, immutable=True)
+    keys = sorted(core.refs.layout.chunk(ChunkId(one)) for one in ids)
+    core.storage.delete(keys, immutable=True)
 
 
 def _record_key(job: str) -> str:
@@ -155,9 +157,8 @@ def _begin(
 
 def _find_commit(repository: Repository, branch: str, job: str, base: str | None) -> str | None:
     """The commit that an attempt of the job made since the job's base, if there is one."""
-    for number, info in enumerate(repository.ancestry(branch=branch)):
-        if info.id == base or (base is None and number >= _LOOK_BACK):
-            return None
-        if info.metadata.get(TOKEN_KEY) == job:
-            return str(info.id)
-    return None
+    history = repository.ancestry(branch=branch)
+    if base is None:
+        history = islice(history, _LOOK_BACK)
+    found = find_token(takewhile(lambda info: info.id != base, history), job)
+    return None if found is None else found.id

@@ -6,6 +6,7 @@ Sensors that poke and triggers that wait ask the same questions here, so they ge
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,16 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.api import Diff, Repository, SnapshotInfo
+    from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+    from airflow_provider_icechunk.engine.history.diff import Diff
+    from airflow_provider_icechunk.engine.repository import Repository
 
+    from .dataset import IcechunkDataset
+
+log = logging.getLogger(__name__)
+
+_SHOWN_LABELS = 10
+_REPORTED = ("snapshot_id", "dim", "wanted", "present")
 _LONGEST_WALK = 10_000
 _LONGEST_TEXT = 2_000
 _LARGEST_METADATA = 16_384
@@ -43,11 +52,11 @@ class CommitEvent(TypedDict):
     metadata: dict[str, Any]
     reset: bool
     """Whether the branch no longer contains what was seen before: the history was rewritten, and
-    this is all that is told of the new one."""
+    only the newest commit of the new one is reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class CommitFilter:
     """Which commits matter; all that are given must hold."""
 
     path: str | None = None
@@ -55,52 +64,54 @@ class Conditions:
     message_matches: str | None = None
     """A regular expression that is found in the message."""
     metadata_has: Mapping[str, Any] = field(default_factory=dict)
-    """Entries that the metadata has."""
+    """Entries that the metadata must have."""
 
     def __post_init__(self) -> None:
         try:
             re.compile(self.message_matches or "")
         except re.error as error:
-            raise InvalidInputError(f"message_matches is no regular expression: {error}") from None
+            raise InvalidInputError(
+                f"message_matches is not a regular expression: {error}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a look at a branch found."""
+class NewCommits:
+    """What polling a branch found."""
 
-    upto: str
-    """The snapshot to go on from at the next look."""
+    watermark: str
+    """The snapshot from which the next poll continues."""
     events: list[CommitEvent]
     """Commits that matter, oldest first."""
 
 
 def is_temporary(error: IcechunkError) -> bool:
-    """Whether looking again later can help: the storage stumbled, or it is not there yet."""
+    """Whether polling again later can help: the storage failed, or nothing is there yet."""
     if isinstance(error, (AccessDeniedError, UnsafeStorageError)):
         return False
     return isinstance(error, (StorageError, ConflictError, NotFoundError))
 
 
-def look_at_branch(
+def poll_branch(
     repository: Repository,
     name: str,
     branch: str,
     *,
     since: str | None,
-    conditions: Conditions,
+    conditions: CommitFilter,
     most: int = 100,
-) -> Seen:
+) -> NewCommits:
     """New commits on a branch after `since`, oldest first and at most `most` of them.
 
     Without `since` the whole history is new, but for its first, empty snapshot. If `since` is no
-    longer in the history, the newest commit alone is told, as a reset.
+    longer in the history, only the newest commit is reported, as a reset.
     """
     if since is not None:
         # A template that rendered `None` must not look like a history that was rewritten.
         since = repository.read_snapshot_id(since)
     head = repository.lookup_branch(branch)
     if head == since:
-        return Seen(head, [])
+        return NewCommits(head, [])
     new: list[SnapshotInfo] = []
     found = since is None
     for info in repository.ancestry(snapshot_id=head):
@@ -112,15 +123,15 @@ def look_at_branch(
             break
         new.append(info)
     if not found:
-        return Seen(head, _events(repository, name, branch, new[:1], conditions, reset=True))
+        return NewCommits(head, _events(repository, name, branch, new[:1], conditions, reset=True))
     if since is None:
         new = [info for info in new if info.parent_id is not None]
     chosen = new[::-1][:most]
     events = _events(repository, name, branch, chosen, conditions, reset=False)
-    return Seen(chosen[-1].id if chosen else head, events)
+    return NewCommits(chosen[-1].id if chosen else head, events)
 
 
-def look_for_tag(repository: Repository, tag: str) -> dict[str, Any] | None:
+def poll_tag(repository: Repository, tag: str) -> dict[str, Any] | None:
     """Which snapshot a tag names; `None` as long as there is no such tag."""
     try:
         return {"tag": tag, "snapshot_id": repository.lookup_tag(tag)}
@@ -130,7 +141,7 @@ def look_for_tag(repository: Repository, tag: str) -> dict[str, Any] | None:
         return None
 
 
-def look_for_node(
+def poll_node(
     repository: Repository,
     path: str,
     *,
@@ -140,7 +151,7 @@ def look_for_node(
     minimum_shape: Sequence[int] | None = None,
 ) -> dict[str, Any] | None:
     """A group or array at the head of a branch, once it is as asked for; `None` before."""
-    from airflow_provider_icechunk.format.wire.json_text import parse
+    from airflow_provider_icechunk.engine.format.wire.json import parse
 
     if kind not in (None, "array", "group"):
         raise InvalidInputError(f"kind is 'array' or 'group', not {kind!r}")
@@ -171,7 +182,7 @@ def _events(
     name: str,
     branch: str,
     infos: Iterable[SnapshotInfo],
-    conditions: Conditions,
+    conditions: CommitFilter,
     *,
     reset: bool,
 ) -> list[CommitEvent]:
@@ -192,7 +203,7 @@ def _events(
 
 
 def _matter(
-    repository: Repository, info: SnapshotInfo, conditions: Conditions, *, reset: bool
+    repository: Repository, info: SnapshotInfo, conditions: CommitFilter, *, reset: bool
 ) -> bool:
     pattern = conditions.message_matches
     if pattern is not None and re.search(pattern, info.message) is None:
@@ -237,7 +248,7 @@ def _reached(shape: list[int] | None, least: list[int]) -> bool:
 
 
 def _small(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata, unless it is too large to travel with an event or no JSON."""
+    """The metadata, unless it is too large to travel with an event or is not JSON."""
     try:
         text = json.dumps(dict(metadata))
     except (TypeError, ValueError, RecursionError):
@@ -247,3 +258,31 @@ def _small(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _absolute(path: str) -> str:
     return "/" + path.strip("/")
+
+
+def poll_labels(
+    repository: Repository,
+    dataset: IcechunkDataset,
+    at: Mapping[str, Any] | str,
+    *,
+    variables: Sequence[str] | None = None,
+    branch: str,
+) -> dict[str, Any] | None:
+    """What is there of a dataset, if that is all of the labels that are asked for."""
+    from .coverage import coverage
+
+    given = dataset.place(at)
+    answer: dict[str, Any] = {"branch": branch}
+    for dim in given.labels:
+        found = coverage(repository, dataset, dim, at=at, variables=variables, branch=branch)
+        if not found.is_complete:
+            log.info(
+                "%d of %d labels of %s are there; missing: %s",
+                found.wanted - len(found.missing),
+                found.wanted,
+                dim,
+                ", ".join(map(str, found.missing[:_SHOWN_LABELS])),
+            )
+            return None
+        answer |= {key: value for key, value in found.as_dict().items() if key in _REPORTED}
+    return answer

@@ -1,7 +1,7 @@
 """What an attempt of a task has to do: its work, its work again, or nothing, because it is done.
 
 A retry after a crash finds the commit of the attempt before it and answers with that. A deliberate
-run again (a task or run that was cleared, a backfill that reprocesses) does the work anew. Airflow
+run again (a task or run that was cleared, a backfill that reprocesses) does the work again. Airflow
 raises `max_tries` when a task is cleared and never otherwise, so the token of a commit carries it.
 """
 
@@ -17,7 +17,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.api import Repository, SnapshotInfo
+    from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+    from airflow_provider_icechunk.engine.repository import Repository
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ SUPERSEDES_KEY = "supersedes"
 """Below it: the snapshot of an earlier run of the same task that this one takes the place of."""
 RESULT_KEY = "result"
 """Below it: what the task's function returned, for an attempt that finds the commit."""
+CHUNKS_KEY = "chunks"
+"""Below it: how many chunks writers left for the commit, for an attempt that finds it."""
 LARGEST_RESULT = 4096
 """Bytes of JSON that are kept with a commit: everybody who walks the history reads them."""
 
@@ -64,9 +67,7 @@ class Attempt:
 
     def made(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a snapshot with this metadata is a commit of the task instance, of any run."""
-        from airflow_provider_icechunk.repository.session import TOKEN_KEY
-
-        token = metadata.get(TOKEN_KEY)
+        token = _token(metadata)
         if not isinstance(token, str) or not token.startswith(self.identity):
             return False
         return not (rest := token[len(self.identity) :]) or _RUN.fullmatch(rest) is not None
@@ -77,33 +78,31 @@ class Attempt:
 
     def is_of_this_run(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a snapshot with this metadata was committed for the same run of the task."""
-        from airflow_provider_icechunk.repository.session import TOKEN_KEY
-
-        token = metadata.get(TOKEN_KEY)
+        token = _token(metadata)
         # Releases before this rule had the identity alone, which only a retry can have left now.
         return token == self.token or (token == self.identity and not self.is_rerun)
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierCommit:
     """The newest commit of a task instance, found by a later attempt of it."""
 
     info: SnapshotInfo
     answers: bool
     """Whether the attempt has nothing to do but to answer with it."""
     is_of_this_run: bool
-    """Whether it was made since the task was cleared last, so that nobody was told of it yet."""
+    """Whether it was made since the task was last cleared, so that nobody knows of it yet."""
     is_below_base: bool
     """Whether the session that is to be committed stands on it, or on something after it."""
 
     @classmethod
-    def of_this_run(cls, info: SnapshotInfo) -> Earlier:
+    def of_this_run(cls, info: SnapshotInfo) -> EarlierCommit:
         """A commit that another attempt of the same run made while this one worked."""
         return cls(info, answers=True, is_of_this_run=True, is_below_base=False)
 
     @property
     def is_known(self) -> bool:
-        """Whether the answer is nothing new to anybody: an earlier run of the task told of it."""
+        """Whether the answer is not new to anybody: an earlier run of the task reported it."""
         return self.answers and not self.is_of_this_run
 
     @property
@@ -122,6 +121,12 @@ class Earlier:
         """What the function of the task returned then; `None` if that was not kept."""
         return _task(self.info).get(RESULT_KEY)
 
+    @property
+    def chunks(self) -> int | None:
+        """How many chunks writers left for it; `None` if that was not kept."""
+        count = _task(self.info).get(CHUNKS_KEY)
+        return count if type(count) is int else None
+
     def __str__(self) -> str:
         when = self.info.written_at.isoformat(timespec="seconds")
         return f"snapshot {self.info.id} (attempt {self.attempt or 'unknown'}, {when})"
@@ -129,11 +134,11 @@ class Earlier:
 
 def find_earlier(
     repository: Repository, branch: str, attempt: Attempt, *, base: str | None = None
-) -> Earlier | None:
+) -> EarlierCommit | None:
     """The newest commit of the task instance among the newest of a branch, if there is one.
 
-    Looks no further back than to what was there before the task instance can have committed. What
-    it finds is in the log: Airflow's numbers cannot always tell a retry from a run again.
+    Searches no further back than to what was there before the task instance can have committed.
+    What it finds is logged: Airflow's numbers cannot always distinguish a retry from a run again.
 
     :param base: the snapshot that the session to be committed stands on; by default the head.
     """
@@ -142,13 +147,13 @@ def find_earlier(
 
 def among(
     history: Iterable[SnapshotInfo], attempt: Attempt, *, base: str | None = None
-) -> Earlier | None:
+) -> EarlierCommit | None:
     """The newest commit of the task instance in a history that begins with the newest."""
     passed_base = base is None
     for info in history:
         passed_base = passed_base or info.id == base
         if attempt.made(info.metadata):
-            earlier = Earlier(
+            earlier = EarlierCommit(
                 info,
                 answers=attempt.is_answered_by(info.metadata),
                 is_of_this_run=attempt.is_of_this_run(info.metadata),
@@ -157,6 +162,12 @@ def among(
             _tell(attempt, earlier)
             return earlier
     return None
+
+
+def _token(metadata: Mapping[str, Any]) -> object:
+    from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
+
+    return metadata.get(TOKEN_KEY)
 
 
 def _newest(history: Iterable[SnapshotInfo], attempt: Attempt) -> Iterator[SnapshotInfo]:
@@ -196,7 +207,7 @@ def _is_small_json(value: Any) -> bool:
         return False
 
 
-def _tell(attempt: Attempt, earlier: Earlier) -> None:
+def _tell(attempt: Attempt, earlier: EarlierCommit) -> None:
     if earlier.answers:
         log.info(
             "This task committed %s already: attempt %d does nothing and returns that",

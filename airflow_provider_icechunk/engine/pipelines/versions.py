@@ -1,7 +1,7 @@
-"""How a version is named on the command line, and which snapshot that is.
+"""Versions as people type them.
 
-`main`, `v1` or a snapshot id; `branch:x`, `tag:x` and `snapshot:x` where a bare name could mean
-several; `main~2` is the second ancestor.
+A version is a branch, a tag or a snapshot id; `branch:x`, `tag:x` and `snapshot:x` resolve
+ambiguous names; `main~2` is the second ancestor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.api import Repository
+    from airflow_provider_icechunk.engine.repository import Repository
 
 _BACK = re.compile(r"(?P<name>.+?)~(?P<steps>[0-9]{0,9})")
 _KINDS = ("branch", "tag", "snapshot")
@@ -21,17 +21,17 @@ _KINDS = ("branch", "tag", "snapshot")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A version as somebody typed it."""
+    """A version as the user typed it."""
 
     kind: str | None
-    """`branch`, `tag` or `snapshot`; `None` if any of them may be meant."""
+    """`branch`, `tag` or `snapshot`; `None` if it may be any of them."""
     name: str
     back: int = 0
     """How many ancestors to go back from there."""
 
 
 def parse_version(text: str) -> Named:
-    """Take a version's name apart. Whether it exists is another question."""
+    """Parse a version without checking that it exists."""
     back = 0
     if match := _BACK.fullmatch(text):
         text, back = match["name"], int(match["steps"] or 1)
@@ -50,9 +50,7 @@ def find_version(repository: Repository, text: str) -> str:
     for steps, info in enumerate(repository.ancestry(snapshot_id=start)):
         if steps == named.back:
             return info.id
-    raise NotFoundError(
-        f"{text!r} goes back further than the history does", kind=Kind.SNAPSHOT_NOT_FOUND
-    )
+    raise NotFoundError(f"{text!r} goes back past the first snapshot", kind=Kind.SNAPSHOT_NOT_FOUND)
 
 
 def _start(repository: Repository, named: Named) -> str:
@@ -66,7 +64,7 @@ def _start(repository: Repository, named: Named) -> str:
     found = _branches_and_tags(repository, named.name)
     if len(set(found.values())) > 1:
         raise InvalidInputError(
-            f"{named.name!r} is a branch and a tag, at different snapshots: say "
+            f"{named.name!r} is both a branch and a tag, at different snapshots: use "
             f"branch:{named.name} or tag:{named.name}",
             kind=Kind.INVALID_NAME,
         )
@@ -84,7 +82,7 @@ def _branches_and_tags(repository: Repository, name: str) -> dict[str, str]:
 
 
 def _snapshot(repository: Repository, name: str) -> str:
-    """A snapshot by its id; whatever is wrong with the id, the name was probably a branch's."""
+    """A snapshot by its id; a malformed id was probably meant as a branch name."""
     try:
         return repository.lookup_snapshot(name).id
     except InvalidInputError:

@@ -1,32 +1,39 @@
-"""A session that writes on behalf of another: it hands back a fragment and cannot commit."""
+"""A session that writes on behalf of another: it hands back what it wrote and cannot commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Never, Self
+from typing import Any, Never
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.commit.rebase import Replaces
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.model import Snapshot
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_changes,
+    encode_changes,
+    recorded,
+)
+from airflow_provider_icechunk.engine.workers.coordinator import ForkResult, read_work
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit, counted_since
 from airflow_provider_icechunk.exceptions import ForkError, SessionError
-from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.handoff import WorkUnit, counted_since
-from airflow_provider_icechunk.repository.merging import Handed
-from airflow_provider_icechunk.repository.rebasing import Replaces
-from airflow_provider_icechunk.repository.session import Session
+
+from .session import Origin, Session
 
 
 class ForkSession(Session):
-    """Writes for the session that made the work unit."""
+    """Writes for the session that made the work unit.
+
+    It can be pickled, there and back; static credentials refuse to travel with it.
+    """
 
     def __init__(
-        self, engine: Engine, staged: Snapshot, work: WorkUnit, changes: ChangeSet | None = None
+        self, core: Core, staged: Snapshot, work: WorkUnit, changes: ChangeSet | None = None
     ) -> None:
-        super().__init__(engine, staged, branch=work.branch)
-        self._work = work
-        self.tree.held.join(work.tenancy)
-        self._handed[staged.id] = Handed(staged.id, staged, ChangeSet())
+        super().__init__(core, staged, branch=work.branch)
+        self._coordinator.begin(work, staged)
         if changes is not None:
             self.tree.changes = changes
             self.tree.held.count(counted_since(work, staged))
@@ -34,24 +41,28 @@ class ForkSession(Session):
     @property
     def work(self) -> WorkUnit:
         """The work this session does."""
-        assert self._work is not None
-        return self._work
+        assert self._coordinator.work is not None
+        return self._coordinator.work
 
-    def fork(self) -> Self:
+    def fork(self) -> ForkSession:
         """A session for a worker of this worker, which stands on this one's tree, changes included.
 
         Merge it into this session, and this one into the session that it was forked from.
         """
         with self.tree.lock:
-            work = self._hand_out(self.work.job)
-            return type(self)(self._engine, self._engine.assets.snapshot(work.staged), work)
+            work = self._coordinator.hand_out(self.work.branch, self.work.job)
+            return ForkSession(self._core, self._core.objects.snapshot(work.staged), work)
 
     def hand_over(self) -> ChangeSet:
         """What this session changed, its chunks stored durably first."""
         with self.tree.lock:
             self.tree.writer.flush()
-            self._engine.storage.settle()
+            self._core.storage.settle()
             return self.tree.changes.copy()
+
+    def result(self) -> ForkResult:
+        """What the session takes over that this one was forked from."""
+        return ForkResult(self.work.staged, self.hand_over(), self.tree.held)
 
     def fragment(self, worker: str) -> Fragment:
         """What this session wrote, stored durably first; `worker` names the writer in errors.
@@ -66,13 +77,15 @@ class ForkSession(Session):
                     "nodes: make those changes before handing out work"
                 )
             self.tree.writer.flush()
-            self._engine.storage.settle()
+            self._core.storage.settle()
             return Fragment(
                 base=self.work.staged,
                 job=self.work.job,
                 worker=worker,
                 arrays=dict(changes.edited()),
                 since=self.tree.held.oldest() if self.tree.held.is_old else None,
+                boxes=recorded(changes),
+                labels=dict(changes.labels),
             )
 
     def commit(
@@ -100,6 +113,19 @@ class ForkSession(Session):
         """Refused: the session that handed out the work rebases."""
         del solver
         raise _refused("rebase")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        changes = encode_changes(self.hand_over(), self.tree.base)
+        return (_fork, (Origin.of(self._core), self.work.to_json(), changes))
+
+
+def _fork(origin: Origin, work: Mapping[str, Any], changes: bytes) -> ForkSession:
+    """A fork that came from another process."""
+    core = origin.open()
+    unit = read_work(core, work)
+    staged = core.objects.snapshot(unit.staged)
+    made = decode_changes(changes, staged, where="the pickled fork")
+    return ForkSession(core, staged, unit, made)
 
 
 def _refused(what: str) -> ForkError:

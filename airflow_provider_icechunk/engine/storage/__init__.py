@@ -1,5 +1,5 @@
 """Keys and bytes: memory, a local POSIX file system, S3. Knows nothing of the format.
 
 Losing a race is a returned value; exceptions are for what a caller cannot be expected to handle.
-May import `exceptions` and the storage libraries only.
+What a back end promises is `testing.conformance.StorageSuite`.
 """

@@ -1,7 +1,6 @@
-"""Storage constructors with the names and arguments of the official package.
+"""Storage constructors with the official names.
 
-They live beside the official credential classes, which they take. The S3 client's library is
-imported only by those who ask for S3: it costs more time than the rest of the engine.
+The S3 library is imported only when S3 is used: that takes longer than importing the engine.
 """
 
 from __future__ import annotations
@@ -11,20 +10,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Never, TypedDict, Unpack
 
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.virtual.credential_functions import s3_credentials
-from airflow_provider_icechunk.virtual.credentials import (
+
+from .base import Storage
+from .credentials import (
     GcsBearerCredential,
     S3StaticCredentials,
+    s3_credentials,
     storage_credentials,
 )
+from .location import shown
+from .memory import MemoryStorage
 
 
 class S3CredentialArguments(TypedDict, total=False):
-    """Who asks. Without any of these the default chain of the SDK is used."""
+    """Credentials. Without any of these the SDK's default chain is used."""
 
     access_key_id: str | None
     secret_access_key: str | None
@@ -37,12 +38,12 @@ class S3CredentialArguments(TypedDict, total=False):
 
 
 def in_memory_storage() -> Storage:
-    """A storage that lives as long as this object; for tests."""
+    """A storage in memory that lives as long as this object; for tests."""
     return MemoryStorage()
 
 
 def local_filesystem_storage(path: str | Path) -> Storage:
-    """A folder. Commits of many processes are safe there if the file system has working locks."""
+    """A folder. Concurrent commits are safe if the file system has working locks."""
     return LocalStorage(path)
 
 
@@ -60,14 +61,14 @@ def s3_storage(
 ) -> Storage:
     """A prefix of a bucket on S3 or a compatible store.
 
-    Without any credential argument the default chain of the SDK is asked: environment, profile,
+    Without any credential argument the SDK's default chain is used: environment, profile,
     web identity, instance.
     """
-    from airflow_provider_icechunk.storage.s3 import S3Storage
-    from airflow_provider_icechunk.storage.s3_settings import S3Settings
+    from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
+    from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 
     if requester_pays:
-        raise UnsupportedError("requester_pays is not supported; use a bucket that you pay for")
+        raise UnsupportedError("requester_pays is not supported; use a bucket of your own")
     return S3Storage(
         S3Settings(
             bucket,
@@ -93,12 +94,12 @@ def tigris_storage(
     network_stream_timeout_seconds: int = 60,
     **credentials: Unpack[S3CredentialArguments],
 ) -> Never:
-    """Refused: Tigris answers from the nearest region unless asked in a way not spoken here."""
+    """Not supported: Tigris reads from the nearest region unless a special header is sent."""
     del prefix, region, endpoint_url, use_weak_consistency, allow_http
     del network_stream_timeout_seconds, credentials
     raise UnsupportedError(
         f"Tigris (bucket {bucket!r}) is not supported: its reads may lag behind writes in other "
-        "regions, so that commits would conflict or read old references"
+        "regions, so commits would conflict or read stale references"
     )
 
 
@@ -113,7 +114,7 @@ def r2_storage(
     network_stream_timeout_seconds: int = 60,
     **credentials: Unpack[S3CredentialArguments],
 ) -> Storage:
-    """A prefix of a bucket on Cloudflare R2, by account or by endpoint.
+    """A prefix of a bucket on Cloudflare R2, given an account or an endpoint.
 
     Without `bucket` the first part of `prefix` is the bucket.
     """
@@ -149,7 +150,7 @@ def gcs_storage(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> Never:
-    """Refused: Google Cloud Storage is reached through its S3-compatible interface."""
+    """Not supported: use the S3-compatible interface of Google Cloud Storage."""
     del prefix, service_account_file, service_account_key, application_credentials, bearer_token
     del anonymous, from_env, config, get_credentials, scatter_initial_credentials
     raise UnsupportedError(
@@ -169,7 +170,7 @@ def azure_storage(
     from_env: bool | None = None,
     config: Mapping[str, str] | None = None,
 ) -> Never:
-    """Refused: Azure Blob Storage has no interface that this package speaks."""
+    """Not supported: Azure Blob Storage has no S3-compatible interface."""
     del prefix, access_key, sas_token, bearer_token, from_env, config
     raise UnsupportedError(
         f"Azure Blob Storage (account {account!r}, container {container!r}) is not supported; use "
@@ -178,3 +179,45 @@ def azure_storage(
 
 
 _NO_TIMEOUT = 24 * 3600
+
+
+def http_storage(
+    base_url: str, opts: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> Never:
+    """Not supported: web servers neither list references nor report changes; see the message."""
+    del opts, headers
+    raise UnsupportedError(
+        f"a repository on a web server ({shown(base_url)}) cannot be opened; if it is in a "
+        "public bucket, use s3_storage with anonymous=True and its endpoint_url, otherwise copy it "
+        "to a folder (virtual chunks may be on web servers: see http_store)"
+    )
+
+
+def redirect_storage(base_url: str) -> Never:
+    """Not supported: the location comes from the caller, not from a web server."""
+    raise UnsupportedError(
+        f"redirects ({shown(base_url)}) are not supported; open the location it redirects to "
+        "with s3_storage or local_filesystem_storage"
+    )
+
+
+def hf_storage(
+    *,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    network_stream_timeout_seconds: int = 60,
+    legacy_rooted_keys: bool | None = None,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    **credentials: Unpack[S3CredentialArguments],
+) -> Never:
+    """Not supported: Hugging Face buckets are untested; their S3 gateway may work."""
+    del prefix, network_stream_timeout_seconds, legacy_rooted_keys, credentials
+    del read_headers, write_headers, headers
+    raise UnsupportedError(
+        f"Hugging Face buckets (here {namespace}/{bucket}) are not supported directly; use "
+        "s3_storage with the endpoint_url of their S3 gateway and the S3 keys of your token: "
+        "whether it honours conditional writes is tested before the first commit"
+    )

@@ -1,4 +1,4 @@
-"""Objects in this process's memory: the reference that the other backends are compared with."""
+"""Objects in this process's memory: the reference implementation for the other backends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from itertools import count
 from typing import Any, assert_never
 from weakref import WeakValueDictionary
 
+from airflow_provider_icechunk.engine.concurrency import PerProcess
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.storage.base import (
+
+from .base import (
     Absent,
     Anything,
     ByteRange,
@@ -27,15 +29,16 @@ from airflow_provider_icechunk.storage.base import (
     PutOutcome,
     Version,
     Written,
+    check_key,
+    check_prefix,
+    put_one_by_one,
+    resolve,
 )
-from airflow_provider_icechunk.storage.keys import check_key, check_prefix
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.ranges import resolve
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object in memory, with everything an object store would keep about it."""
+    """An object in memory, with everything an object store would record."""
 
     data: bytes
     version: Version
@@ -50,9 +53,9 @@ def system_clock() -> datetime:
 
 
 class MemoryStorage:
-    """Objects in a dictionary; gone with the process, and not shared with its forks.
+    """Objects in a dictionary; lost with the process, and not shared with its forks.
 
-    :param clock: gives the time of writes; a test can bring its own.
+    :param clock: returns the time of writes; tests can pass their own.
     :param name: shown in messages.
     """
 
@@ -71,7 +74,7 @@ class MemoryStorage:
         return f"MemoryStorage({self.location!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same object again, in the same process; there is nothing to take elsewhere."""
+        """The same object, in the same process only."""
         return (_same, (os.getpid(), self._number))
 
     @property
@@ -81,12 +84,12 @@ class MemoryStorage:
 
     @property
     def objects(self) -> Mapping[str, StoredObject]:
-        """All objects as they are now, by key: for tests that want to see everything."""
+        """A copy of all objects by key, for tests."""
         with self._lock.get():
             return dict(self._objects)
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
-        """The object or a range of it; `None` if there is no such object."""
+        """The object or a range of it; `None` if it does not exist."""
         found = self._objects.get(check_key(key))
         if found is None:
             return None
@@ -120,17 +123,10 @@ class MemoryStorage:
 
     def put_many(self, puts: Sequence[Put]) -> None:
         """Unconditional writes."""
-        for one in puts:
-            self.put(
-                one.key,
-                one.data,
-                expect=Anything(),
-                metadata=one.metadata,
-                content_type=one.content_type,
-            )
+        put_one_by_one(self, puts)
 
     def settle(self) -> None:
-        """Nothing to do: memory is as durable as it will ever be."""
+        """Do nothing: memory is not durable."""
 
     def scan(self, prefix: str) -> Iterator[Listed]:
         """Objects whose key starts with `prefix`, in ascending order of key."""
@@ -140,12 +136,12 @@ class MemoryStorage:
         return (_listed(key, stored) for key, stored in sorted(found, key=lambda item: item[0]))
 
     def list_folders(self, prefix: str) -> list[str]:
-        """Names directly below `prefix` under which there are objects."""
+        """Names directly below `prefix` that contain objects."""
         tails = (listed.key[len(prefix) :] for listed in self.scan(prefix))
         return sorted({tail.split("/", 1)[0] for tail in tails if "/" in tail})
 
     def head(self, key: str) -> Listed | None:
-        """Size and creation time without the bytes."""
+        """Size and time of the object; `None` if it does not exist."""
         found = self._objects.get(check_key(key))
         return None if found is None else _listed(key, found)
 
@@ -155,7 +151,7 @@ class MemoryStorage:
         *,
         immutable: bool = False,  # noqa: ARG002 - one lock for all
     ) -> Deleted:
-        """Delete; a key that is not there counts as deleted."""
+        """Delete; a missing key counts as deleted."""
         for key in keys:
             check_key(key)
         with self._lock.get():
@@ -168,7 +164,7 @@ class MemoryStorage:
         return self._clock()
 
     def check_conditional_writes(self) -> None:
-        """Nothing to find out: the lock is in this class."""
+        """Do nothing: this class has its own lock."""
 
 
 _numbers = count(1)
@@ -179,7 +175,7 @@ def _same(process: int, number: int) -> MemoryStorage:
     found = _alive.get(number) if process == os.getpid() else None
     if found is None:
         raise InvalidInputError(
-            "a storage in memory exists only in the process that made it, as long as it is used: "
+            "a storage in memory exists only in the process that created it, while it is in use: "
             "share a folder or a bucket between processes"
         )
     return found

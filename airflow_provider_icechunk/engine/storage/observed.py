@@ -1,4 +1,4 @@
-"""Counting what is asked of a storage: requests, bytes and time, by verb."""
+"""Counts the requests to a storage, their bytes and time, by verb, and how deep they go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.concurrency import WAITED, PerProcess
+
+from .base import (
     ByteRange,
     Data,
     Deleted,
@@ -23,38 +25,41 @@ from airflow_provider_icechunk.storage.base import (
     Storage,
     read_into,
 )
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.tuning import Tuning, tuned
+from .tuning import Tuning, tuned
+
+_FREE = {"settle"}
+"""Verbs that ask nothing of an object store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one verb was used for."""
+    """Usage of one verb."""
 
     requests: int = 0
-    """Objects asked for, written or deleted; listings count one each."""
+    """Objects read, written or deleted; a listing counts as one."""
     bytes: int = 0
     seconds: float = 0.0
 
     def plus(self, requests: int, size: int, seconds: float) -> Usage:
-        """Usage with some more added."""
+        """The sum."""
         return Usage(self.requests + requests, self.bytes + size, self.seconds + seconds)
 
 
 class ObservedStorage:
-    """Passes everything on to `inner`, and counts it.
+    """Forwards everything to `inner` and counts it.
 
-    :param clock: a rising number of seconds.
+    :param clock: monotonic seconds.
     """
 
     def __init__(self, inner: Storage, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._inner = inner
         self._clock = clock
         self._usage: dict[str, Usage] = {}
+        self._depth = [0]
         self._lock = PerProcess(threading.Lock)
 
     def tuned(self, tuning: Tuning) -> ObservedStorage:
-        """The same counters over a storage that is used in another way."""
+        """The same counters over a storage with other settings."""
         inner = tuned(self._inner, tuning)
         if inner is self._inner:
             return self
@@ -64,23 +69,33 @@ class ObservedStorage:
 
     @property
     def inner(self) -> Storage:
-        """The storage that does the work."""
+        """The wrapped storage."""
         return self._inner
 
     @property
     def usage(self) -> Mapping[str, Usage]:
-        """Verb to what it was used for so far."""
+        """Usage so far, by verb."""
         with self._lock.get():
             return dict(self._usage)
 
+    @property
+    def depth(self) -> int:
+        """How many requests waited for each other, those of one call or batch counting once.
+
+        Exact for work of the thread that called `reset` and what it ran in the pool.
+        """
+        return self._depth[0]
+
     def reset(self) -> None:
-        """Start counting anew."""
+        """Reset the counters."""
         with self._lock.get():
             self._usage.clear()
+            self._depth[0] = 0
+            WAITED.set(0)
 
     @property
     def location(self) -> str:
-        """The location of the storage that does the work."""
+        """The location of the wrapped storage."""
         return self._inner.location
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
@@ -91,14 +106,14 @@ class ObservedStorage:
         return found
 
     def get_into(self, key: str, start: int, space: memoryview) -> int | None:
-        """Counted `get`, into given memory."""
+        """Counted as `get`."""
         with self._counting("get") as size:
             found = read_into(self._inner, key, start, space)
             size.append(found or 0)
         return found
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """Counted `get_many`: one request for each object."""
+        """Counted as one `get` per object."""
         with self._counting("get", requests=len(requests)) as size:
             found = self._inner.get_many(requests)
             size.extend(len(one.data) for one in found if one is not None)
@@ -121,7 +136,7 @@ class ObservedStorage:
             )
 
     def put_many(self, puts: Sequence[Put]) -> None:
-        """Counted `put_many`: one request for each object."""
+        """Counted as one `put` per object."""
         with self._counting("put", requests=len(puts)) as size:
             size.extend(memoryview(one.data).nbytes for one in puts)
             self._inner.put_many(puts)
@@ -132,7 +147,7 @@ class ObservedStorage:
             self._inner.settle()
 
     def scan(self, prefix: str) -> Iterator[Listed]:
-        """Counted `scan`; its time is not measured, since the reader sets the pace."""
+        """Counted `scan`; its time is not measured, since the consumer sets the pace."""
         self._count("scan", 1, 0, 0.0)
         return self._inner.scan(prefix)
 
@@ -147,7 +162,7 @@ class ObservedStorage:
             return self._inner.head(key)
 
     def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
-        """Counted `delete`: one request for each key."""
+        """Counted `delete`, one request per key."""
         with self._counting("delete", requests=len(keys)):
             return self._inner.delete(keys, immutable=immutable)
 
@@ -185,5 +200,8 @@ class ObservedStorage:
             self._count(verb, requests, sum(sizes), self._clock() - start)
 
     def _count(self, verb: str, requests: int, size: int, seconds: float) -> None:
+        waited = WAITED.get() + (requests > 0 and verb not in _FREE)
+        WAITED.set(waited)
         with self._lock.get():
+            self._depth[0] = max(self._depth[0], waited)
             self._usage[verb] = self._usage.get(verb, Usage()).plus(requests, size, seconds)

@@ -1,4 +1,4 @@
-"""Who asks: credentials for object stores, as values that never show their secrets."""
+"""Credentials for object stores, as values that never show their secrets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 
 class Secret:
-    """Text that is shown as asterisks wherever it is printed, and cannot be pickled.
+    """Text that prints as asterisks and cannot be pickled.
 
-    Only `reveal` gives the text; call it where it leaves for the library that needs it.
+    Only `reveal` returns the text; call it where it is passed to the library that needs it.
     """
 
     __slots__ = ("_text",)
@@ -44,23 +44,23 @@ class Secret:
         return self
 
     def __reduce__(self) -> Never:
-        raise TypeError("a secret is not pickled: let the other side get its own credentials")
+        raise TypeError("secrets cannot be pickled: let the other process get its own credentials")
 
 
 @dataclass(frozen=True, slots=True)
 class StaticCredentials:
-    """A fixed pair of keys, perhaps with a session token. See `static_credentials`."""
+    """A fixed key pair, optionally with a session token. See `static_credentials`."""
 
     access_key_id: str
     secret_access_key: Secret
     session_token: Secret | None = None
     expires_after: datetime | None = None
-    """When a refreshable source has to be asked again."""
+    """When a refreshable source has to be called again."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCredentials:
-    """What the SDK's default chain finds: environment, profile, web identity, instance."""
+    """The SDK's default chain: environment, profile, web identity, instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class AnonymousCredentials:
 
 @dataclass(frozen=True, slots=True)
 class RefreshableCredentials:
-    """Keys from a function that is asked again before they expire."""
+    """Keys from a function that is called again before they expire."""
 
     fetch: Callable[[], StaticCredentials]
 
@@ -87,9 +87,9 @@ def static_credentials(
     *,
     expires_after: datetime | None = None,
 ) -> StaticCredentials:
-    """A fixed pair of keys; plain text is wrapped at once."""
+    """A fixed key pair; plain text is wrapped as `Secret`."""
     if not access_key_id:
-        raise InvalidInputError("the access key id is empty: give one, or use anonymous access")
+        raise InvalidInputError("the access key id is empty: set one, or use anonymous access")
     if expires_after is not None and expires_after.tzinfo is None:
         raise InvalidInputError("expires_after has no time zone: pass a time in UTC")
     return StaticCredentials(

@@ -1,4 +1,4 @@
-"""How a repository wants its storage to be used: retries, storage classes, requests at once."""
+"""Settings of a repository for its storage: retries, storage classes, concurrency."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.engine.concurrency import PerProcess
+
+from .base import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was chosen; `None` leaves what the storage was made with."""
+    """Chosen settings; `None` keeps the storage's own."""
 
     requests_at_once: int | None = None
     tries: int | None = None
@@ -27,30 +28,27 @@ class Tuning:
     chunks_storage_class: str | None = None
     multipart_threshold: int | None = None
     chunks_prefix: str | None = None
-    """Where the chunks of the repository are, which have a storage class of their own."""
+    """Prefix of the repository's chunks, which have a separate storage class."""
     only_defaults: bool = False
-    """Whether what somebody chose when he made the storage stays as it is."""
+    """Whether to keep settings that were chosen when the storage was created."""
 
 
 @runtime_checkable
 class Tunable(Protocol):
-    """A storage that can be used in other ways than the one it was made for."""
+    """A storage whose settings can be changed."""
 
     def tuned(self, tuning: Tuning) -> Storage:
-        """The same place, used as was chosen; itself if that changes nothing."""
+        """The same location with these settings; itself if nothing changes."""
         ...
 
 
 def tuned(storage: Storage, tuning: Tuning) -> Storage:
-    """A storage that follows `tuning` as far as it can."""
+    """The storage with `tuning` as far as it supports it."""
     return storage.tuned(tuning) if isinstance(storage, Tunable) else storage
 
 
 class Slots:
-    """At most so many at a time, counted for each process; inside of one a thread needs no other.
-
-    :param count: how many.
-    """
+    """At most `count` at a time per process; a thread that holds a slot needs no other."""
 
     def __init__(self, count: int) -> None:
         self._free = PerProcess(lambda: threading.Semaphore(count))
@@ -58,7 +56,7 @@ class Slots:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Wait for a slot and keep it while the block runs."""
+        """Hold a slot while the block runs."""
         if getattr(self._here, "held", False):
             yield
             return

@@ -1,20 +1,33 @@
-"""What a session changed: nodes by path and id, chunks as columns. In memory, pure, mergeable.
+"""What a session changed, and the ids it gives to new nodes.
 
 Nothing here reads storage. Chunk edits are `ChunkRefs` in which `RefKind.ERASED` rows delete, so
 laying them over a manifest, merging workers and listing what a commit touched are operations on
 columns.
+
+Where nodes have numbers for ids, these are few, and two sessions may choose the same one. Each
+session avoids those of its own tree; when changes move onto another tree, `renumber` gives new
+numbers to those that are taken there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, Index, Payload
-from airflow_provider_icechunk.format.snapshot import Node
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Index, Payload
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import NODE_ID_SIZE, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import (
+    Coordinates,
+    Node,
+    Snapshot,
+    TransactionLog,
+    log_of_nodes,
+)
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
+
+from .boxes import Boxes, joined
 
 _RECENT_LIMIT = 1 << 16
 _edit_numbers = count(1)
@@ -35,31 +48,44 @@ class ArrayEdits:
     columns arrive.
     """
 
-    __slots__ = ("_columns", "_recent", "ndim", "revision")
+    __slots__ = ("_columns", "_recent", "boxes", "ndim", "revision")
 
     def __init__(self, ndim: int) -> None:
         self.ndim = ndim
         self.revision = 0
         """New with every edit of any array: equal revisions mean equal content."""
+        self.boxes: Boxes | None = ()
+        """Cells outside of which nothing was written; `None` if one edit did not say."""
         self._columns = ChunkRefs.empty(ndim)
         self._recent: dict[Index, Payload | None] = {}
 
-    def set(self, index: Index, payload: Payload | None) -> None:
-        """Write one reference, or erase the chunk with `None`."""
+    def set(self, index: Index, payload: Payload | None, boxes: Boxes | None = None) -> None:
+        """Write one reference, or erase the chunk with `None`.
+
+        :param boxes: cells outside of which the chunk is as it was.
+        """
         self.revision = next(_edit_numbers)
+        self._record(boxes)
         self._recent[index] = payload
         if len(self._recent) >= _RECENT_LIMIT:
             self.columns()
 
-    def set_many(self, refs: ChunkRefs) -> None:
+    def set_many(self, refs: ChunkRefs, boxes: Boxes | None = None) -> None:
         """Write many references at once; `ERASED` rows erase."""
         self.revision = next(_edit_numbers)
+        self._record(boxes)
         self._columns = self.columns().overlay(refs)
 
     def drop(self, index: Coordinates) -> None:
         """Take edits back: these chunks are as the base has them."""
         self.revision = next(_edit_numbers)
         self._columns = self.columns().without(index)
+
+    def _record(self, boxes: Boxes | None) -> None:
+        if boxes is None or self.boxes is None:
+            self.boxes = None
+        elif self.boxes is not boxes:
+            self.boxes = joined(self.boxes, boxes) if self.boxes else boxes
 
     def find(self, index: Index) -> Payload | Untouched | None:
         """The edit at `index`: a payload, `None` for erased, or `UNTOUCHED`."""
@@ -84,6 +110,7 @@ class ArrayEdits:
         twin = ArrayEdits(self.ndim)
         twin._columns = self.columns()
         twin.revision = self.revision
+        twin.boxes = self.boxes
         return twin
 
 
@@ -98,6 +125,11 @@ class ChangeSet:
     deleted: dict[NodeId, Node] = field(default_factory=dict)
     """Nodes of the base that are gone, as they were in the base."""
     chunks: dict[NodeId, ArrayEdits] = field(default_factory=dict)
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Labels of growing dimensions that were written, as far as somebody said so."""
+    appends: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Growing dimensions, by the path of their coordinate, to whose end something was put: how long
+    the base has them, and where the new end is. What lies between may be put elsewhere."""
 
     def is_empty(self) -> bool:
         """Whether nothing was changed."""
@@ -149,17 +181,12 @@ class ChangeSet:
 
     def log(self, snapshot_id: SnapshotId) -> TransactionLog:
         """What a commit of these changes touches."""
-        created, updated = self.created.values(), self.updated.values()
-        deleted = self.deleted.values()
-        return TransactionLog(
-            id=snapshot_id,
-            new_groups=_ids(created, groups=True),
-            new_arrays=_ids(created, groups=False),
-            deleted_groups=_ids(deleted, groups=True),
-            deleted_arrays=_ids(deleted, groups=False),
-            updated_groups=_ids(updated, groups=True),
-            updated_arrays=_ids(updated, groups=False),
-            updated_chunks={node_id: refs.index for node_id, refs in self.edited()},
+        return log_of_nodes(
+            snapshot_id,
+            self.created.values(),
+            self.deleted.values(),
+            self.updated.values(),
+            {node_id: refs.index for node_id, refs in self.edited()},
         )
 
     def is_same_as(self, other: ChangeSet) -> bool:
@@ -178,12 +205,84 @@ class ChangeSet:
             dict(self.updated),
             dict(self.deleted),
             {node_id: edits.copy() for node_id, edits in self.chunks.items()},
+            dict(self.labels),
+            dict(self.appends),
         )
+
+    def add_labels(self, labels: Mapping[str, Iterable[str]]) -> None:
+        """Labels that were written, too; each once, in the order in which they came."""
+        for dimension, more in labels.items():
+            self.labels[dimension] = tuple(dict.fromkeys((*self.labels.get(dimension, ()), *more)))
+
+    def add_appends(self, appends: Mapping[str, tuple[int, int]]) -> None:
+        """Appends that were made, too; of one dimension they follow each other."""
+        for axis, (start, stop) in appends.items():
+            first, last = self.appends.get(axis, (start, stop))
+            self.appends[axis] = (min(first, start), max(last, stop))
 
 
 def _revisions(changes: ChangeSet) -> dict[NodeId, int]:
     return {node_id: edits.revision for node_id, edits in changes.chunks.items()}
 
 
-def _ids(nodes: Iterable[Node], *, groups: bool) -> frozenset[NodeId]:
-    return frozenset(node.id for node in nodes if node.is_group is groups)
+_DRAWS = 64
+
+
+class NodeIds:
+    """Gives out ids that no node of a session's tree has or had."""
+
+    def __init__(self, generation: Generation, entropy: Callable[[int], bytes]) -> None:
+        self._numbers = generation.node_numbers
+        self._entropy = entropy
+        self._seen: tuple[Snapshot, ChangeSet] | None = None
+        self._taken: set[NodeId] = set()
+
+    def new(self, base: Snapshot, changes: ChangeSet) -> NodeId:
+        """An id for one more node on `base` with `changes`."""
+        if self._numbers is None:
+            return NodeId(self._entropy(NODE_ID_SIZE))
+        if self._seen is None or self._seen[0] is not base or self._seen[1] is not changes:
+            self._seen = base, changes
+            self._taken = ids_of(base.nodes.values()) | ids_of(changes.created.values())
+        identity = self._free(self._taken)
+        self._taken.add(identity)
+        return identity
+
+    def renumber(self, changes: ChangeSet, taken: set[NodeId]) -> ChangeSet:
+        """The same changes with another id for each created node whose id is in `taken`."""
+        clashes = {path: node for path, node in changes.created.items() if node.id in taken}
+        if self._numbers is None or not clashes:
+            return changes
+        renumbered = changes.copy()
+        used = taken | ids_of(changes.created.values())
+        for path, node in clashes.items():
+            identity = self._free(used)
+            used.add(identity)
+            renumbered.created[path] = replace(node, id=identity)
+            if node.id in renumbered.chunks:
+                renumbered.chunks[identity] = renumbered.chunks.pop(node.id)
+        return renumbered
+
+    def _free(self, taken: Container[NodeId]) -> NodeId:
+        assert self._numbers is not None
+        for _ in range(_DRAWS):
+            number = int.from_bytes(self._entropy(NODE_ID_SIZE), "big") % self._numbers
+            if (identity := number_id(number)) not in taken:
+                return identity
+        for number in range(self._numbers):
+            if (identity := number_id(number)) not in taken:
+                return identity
+        raise InvalidInputError(
+            f"this format generation holds {self._numbers} nodes at most; use a newer one",
+            kind=Kind.INVALID_METADATA,
+        )
+
+
+def number_id(number: int) -> NodeId:
+    """The model's id of a node that is stored as a number."""
+    return NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
+
+
+def ids_of(nodes: Iterable[Node]) -> set[NodeId]:
+    """Ids of nodes."""
+    return {node.id for node in nodes}

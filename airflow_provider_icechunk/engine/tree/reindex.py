@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, common_rows
+from airflow_provider_icechunk.engine.format.model import Node
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
-from airflow_provider_icechunk.format.references import ChunkRefs, common_rows
-from airflow_provider_icechunk.format.snapshot import Node
-from airflow_provider_icechunk.repository.documents import array_document
-from airflow_provider_icechunk.repository.working_tree import WorkingTree
 
-Mapping = Callable[[Iterable[int]], Iterable[int] | None]
+from .tree import WorkingTree
+
+ChunkMapping = Callable[[Iterable[int]], Iterable[int] | None]
 """From the place of a chunk to another one; `None` for nowhere."""
 
 _FAR = 1 << 33
@@ -39,8 +40,8 @@ def shifted(refs: ChunkRefs, offset: Sequence[int], counts: Sequence[int]) -> Ch
 def reindexed(
     refs: ChunkRefs,
     counts: Sequence[int],
-    forward: Mapping,
-    backward: Mapping | None,
+    forward: ChunkMapping,
+    backward: ChunkMapping | None,
     *,
     path: str,
 ) -> ChunkRefs:
@@ -89,52 +90,37 @@ def _place(
     return place
 
 
-class Reindexing:
-    """Mixed into a session."""
+def shift_array(tree: WorkingTree, path: str, chunk_offset: Iterable[int]) -> None:
+    """Move all chunks of an array by so many places in each dimension."""
+    offset = [int(step) for step in chunk_offset]
 
-    tree: WorkingTree
+    def edits(refs: ChunkRefs, counts: Sequence[int]) -> ChunkRefs:
+        if len(offset) != len(counts):
+            raise InvalidInputError(
+                f"{path} has {len(counts)} dimensions, the offset has {len(offset)}"
+            )
+        return shifted(refs, offset, counts)
 
-    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by so many places in each dimension.
+    _reindex(tree, path, edits)
 
-        Chunks that would leave the grid are discarded: resize the array first to keep them. Places
-        that become empty read as the fill value.
-        """
-        offset = [int(step) for step in chunk_offset]
 
-        def edits(refs: ChunkRefs, counts: Sequence[int]) -> ChunkRefs:
-            if len(offset) != len(counts):
-                raise InvalidInputError(
-                    f"{array_path} has {len(counts)} dimensions, the offset has {len(offset)}"
-                )
-            return shifted(refs, offset, counts)
+def reindex_array(
+    tree: WorkingTree, path: str, forward: ChunkMapping, backward: ChunkMapping | None = None
+) -> None:
+    """Move every chunk of an array to where `forward` says."""
+    _reindex(tree, path, lambda refs, counts: reindexed(refs, counts, forward, backward, path=path))
 
-        self._reindex(array_path, edits)
 
-    def reindex_array(
-        self, array_path: str, forward: Mapping, backward: Mapping | None = None
-    ) -> None:
-        """Move every chunk to where `forward` says, given its place; `None` leaves it there.
-
-        Only chunks that exist are asked for, so a place that an empty chunk would have moved to
-        keeps what it has, unless `backward`, the inverse, is given: then places whose origin is
-        `None` or empty are erased. An error in either function changes nothing.
-        """
-        self._reindex(
-            array_path,
-            lambda refs, counts: reindexed(refs, counts, forward, backward, path=array_path),
-        )
-
-    def _reindex(
-        self, array_path: str, edits: Callable[[ChunkRefs, Sequence[int]], ChunkRefs]
-    ) -> None:
-        with self.tree.lock:
-            self.tree.check_writable()
-            node = self.tree.array(array_path)
-            counts = _regular_counts(node)
-            changed = edits(self.tree.references(node), counts)
-            if len(changed):
-                self.tree.put_references(array_path, changed)
+def _reindex(
+    tree: WorkingTree, path: str, edits: Callable[[ChunkRefs, Sequence[int]], ChunkRefs]
+) -> None:
+    with tree.lock:
+        tree.check_writable()
+        node = tree.array(path)
+        counts = _regular_counts(node)
+        changed = edits(tree.references(node), counts)
+        if len(changed):
+            tree.put_references(path, changed)
 
 
 def _regular_counts(node: Node) -> tuple[int, ...]:

@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.chunk_refs import (
+    ChunkRefs,
+    Index,
+    Payload,
+    Virtual,
+    concatenate,
+)
+from airflow_provider_icechunk.engine.format.codec import Selective
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.model import Node, Snapshot
+from airflow_provider_icechunk.engine.format.names import (
+    ROOT,
+    check_node_path,
+    is_below,
+    parent_path,
+)
+from airflow_provider_icechunk.engine.format.zarr_metadata import (
+    MAX_CHUNKS,
+    array_document,
+    in_grid,
+    node_from_document,
+)
+from airflow_provider_icechunk.engine.objects.chunk_reader import Take, Wanted
+from airflow_provider_icechunk.engine.storage.base import Data
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     InvalidInputError,
@@ -13,29 +42,45 @@ from airflow_provider_icechunk.exceptions import (
     NotFoundError,
     ReadOnlyError,
 )
-from airflow_provider_icechunk.format.generations.base import Generation, Selective
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId
-from airflow_provider_icechunk.format.names import ROOT, check_node_path
-from airflow_provider_icechunk.format.references import (
-    ChunkRefs,
-    Index,
-    Payload,
-    Virtual,
-    concatenate,
-)
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot
-from airflow_provider_icechunk.format.zarr_metadata import MAX_CHUNKS
-from airflow_provider_icechunk.repository.changes import UNTOUCHED, ChangeSet, Untouched
-from airflow_provider_icechunk.repository.chunks import Wanted
-from airflow_provider_icechunk.repository.documents import (
-    array_document,
-    in_grid,
-    node_from_document,
-)
-from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.node_ids import NodeIds
-from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
-from airflow_provider_icechunk.storage.base import Data
+
+from .boxes import Boxes, cover, joined
+from .changes import UNTOUCHED, ChangeSet, NodeIds, Untouched
+
+
+def node_at(base: Snapshot, changes: ChangeSet, path: str) -> Node | None:
+    """The node at `path` now."""
+    created = changes.created.get(path)
+    if created is not None:
+        return created
+    node = base.nodes.get(path)
+    return (
+        None if node is None or node.id in changes.deleted else changes.updated.get(node.id, node)
+    )
+
+
+def nodes_below(base: Snapshot, changes: ChangeSet, path: str) -> Iterator[Node]:
+    """The node at `path` and all its descendants, in the order of their paths' raw bytes."""
+    paths = list(base.nodes)
+    if changes.created:
+        paths = sorted({*paths, *changes.created}, key=str.encode)
+    for candidate in paths:
+        if path != ROOT and candidate != path and not is_below(candidate, path):
+            continue
+        node = node_at(base, changes, candidate)
+        if node is not None:
+            yield node
+
+
+def nearest_ancestor(base: Snapshot, changes: ChangeSet, path: str) -> Node | None:
+    """The closest existing node strictly above `path`."""
+    above = parent_path(path)
+    while above is not None:
+        node = node_at(base, changes, above)
+        if node is not None:
+            return node
+        above = parent_path(above)
+    return None
+
 
 Find = Callable[[ManifestId, NodeId, Index], Payload | None]
 
@@ -48,17 +93,52 @@ class WorkingTree:
     """
 
     def __init__(
-        self, engine: Engine, base: Snapshot, *, changes: ChangeSet | None = None, read_only: bool
+        self, core: Core, base: Snapshot, *, changes: ChangeSet | None = None, read_only: bool
     ) -> None:
-        self.engine = engine
+        self.core = core
         self.lock = threading.RLock()
         self.base = base
         self.changes = changes or ChangeSet()
         self.read_only = read_only
-        self.held = engine.leasehold()
-        self.writer = engine.writer(self.held)
-        self.node_ids = NodeIds(engine.generation, engine.world.entropy)
-        self._uneven = engine.generation is Generation.V2
+        self.held = core.leasehold()
+        self.writer = core.writer(self.held)
+        self.node_ids = NodeIds(core.generation, core.world.entropy)
+        self._uneven = core.generation.rectilinear
+        self._recordings: list[Mapping[str, Boxes]] = []
+
+    @contextmanager
+    def recording(self, boxes: Mapping[str, Boxes]) -> Iterator[None]:
+        """What is written to these arrays meanwhile, by any thread, lies in these boxes."""
+        with self.lock:
+            self._recordings.append(boxes)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._recordings = [one for one in self._recordings if one is not boxes]
+
+    def appended(self, axis: str, start: int, stop: int) -> None:
+        """Something was put at the end of a growing dimension, which may be put elsewhere later.
+
+        :param axis: path of the coordinate, which is also the name of the dimension.
+        """
+        with self.lock:
+            self.changes.add_appends({axis: (start, stop)})
+
+    def is_recording(self, path: str) -> bool:
+        """Whether somebody says where in this array is being written."""
+        return any(path in one for one in self._recordings)
+
+    def _recorded(self, node: Node, places: Sequence[Index] | NDArray[np.uint32]) -> Boxes | None:
+        """The boxes in which chunks are being written, if somebody says that and they fit."""
+        if not self._recordings:
+            return None
+        said = [one[node.path] for one in self._recordings if node.path in one]
+        if not said:
+            return None
+        boxes = said[0] if len(said) == 1 else joined((), (box for one in said for box in one))
+        index = np.asarray(places, np.int64).reshape(len(places), len(array_document(node).shape))
+        return boxes if cover(boxes, array_document(node), index) else None
 
     def node(self, path: str) -> Node | None:
         """The node at `path`, if there is one."""
@@ -124,7 +204,7 @@ class WorkingTree:
 
         A place outside the grid, or a path without an array, has no chunk.
         """
-        return self._chunk(path, index, self.engine.assets.find)
+        return self._chunk(path, index, self.core.objects.find)
 
     def chunks(self, path: str, places: Sequence[Index]) -> list[Payload | None]:
         """Where many chunks of one array are: `chunk` for each of them."""
@@ -133,7 +213,7 @@ class WorkingTree:
             if node is None or node.array is None:
                 return [None] * len(places)
             edited = [self._edited(node, index) for index in places]
-        find = self.engine.assets.find
+        find = self.core.objects.find
         return [
             self._stored(node, index, find) if isinstance(edit, Untouched) else edit
             for index, edit in zip(places, edited, strict=True)
@@ -141,7 +221,7 @@ class WorkingTree:
 
     def chunk_at_hand(self, path: str, index: Index) -> Payload | None:
         """`chunk` without waiting for the storage; `None` also where it would have to be asked."""
-        return self._chunk(path, index, self.engine.assets.find_at_hand)
+        return self._chunk(path, index, self.core.objects.find_cached)
 
     def _chunk(
         self,
@@ -165,6 +245,10 @@ class WorkingTree:
         edits = self.changes.chunks.get(node.id)
         return UNTOUCHED if edits is None else edits.find(index)
 
+    def stored(self, node: Node, index: Index) -> Payload | None:
+        """Where a chunk is by the manifests of a node, whatever the session did to it."""
+        return self._stored(node, index, self.core.objects.find)
+
     @staticmethod
     def _stored(node: Node, index: Index, find: Find) -> Payload | None:
         assert node.array is not None
@@ -182,7 +266,7 @@ class WorkingTree:
         with self.lock:
             edits = self.changes.chunks.get(node.id)
             edited = ChunkRefs.empty(ndim) if edits is None else edits.columns()
-        manifests = self.engine.assets.manifests(ref.id for ref in node.array.manifests)
+        manifests = self.core.objects.manifests(ref.id for ref in node.array.manifests)
         parts = [part for part in (m.of(node.id, ndim) for m in manifests) if len(part)]
         stored = ChunkRefs.of(concatenate(parts)) if parts else ChunkRefs.empty(ndim)
         refs = stored.overlay(edited).without_erased()
@@ -209,8 +293,9 @@ class WorkingTree:
             for index, _ in written:
                 self._check_place(path, node, index)
             edits = self.changes.edits(node)
+            boxes = self._recorded(node, [index for index, _ in written])
             for index, payload in written:
-                edits.set(index, payload)
+                edits.set(index, payload, boxes)
 
     def put_payload(self, path: str, index: Index, payload: Payload | None) -> None:
         """Make a chunk refer to `payload`, or erase it with `None`."""
@@ -220,7 +305,7 @@ class WorkingTree:
             self._check_place(path, node, index)
             if isinstance(payload, Virtual):
                 self._check_references(ChunkRefs.from_items(len(index), [(index, payload)]))
-            self.changes.edits(node).set(index, payload)
+            self.changes.edits(node).set(index, payload, self._recorded(node, [index]))
 
     def erase(self, path: str, places: Sequence[Index]) -> None:
         """Make chunks as if they were never written; what cannot be there is skipped."""
@@ -230,12 +315,16 @@ class WorkingTree:
             if node is None or node.array is None:
                 return
             edits = self.changes.edits(node)
-            for index in places:
-                if in_grid(node, index):
-                    edits.set(index, None)
+            inside = [index for index in places if in_grid(node, index)]
+            boxes = self._recorded(node, inside)
+            for index in inside:
+                edits.set(index, None, boxes)
 
-    def put_references(self, path: str, refs: ChunkRefs) -> None:
-        """Make many chunks refer to other places at once."""
+    def put_references(self, path: str, refs: ChunkRefs, boxes: Boxes | None = None) -> None:
+        """Make many chunks refer to other places at once.
+
+        :param boxes: cells outside of which they are as they were, if that is known.
+        """
         with self.lock:
             self.check_writable()
             node = self.array(path)
@@ -249,19 +338,27 @@ class WorkingTree:
                 outside = tuple(refs.index[int(inside.argmin())].tolist())
                 self._refuse_place(path, node, outside)
             self._check_references(refs)
-            self.changes.edits(node).set_many(refs)
+            if boxes is None:
+                boxes = self._recorded(node, refs.index)
+            elif not cover(boxes, array_document(node), refs.index):
+                boxes = None
+            self.changes.edits(node).set_many(refs, boxes)
 
-    def at_hand(self, wanted: Wanted) -> bytes | None:
+    def cached(self, wanted: Wanted) -> bytes | None:
         """Bytes of a chunk range that are in memory; `None` where the storage has to be asked."""
-        return self.engine.reader.at_hand(wanted, self.writer)
+        return self.core.reader.cached(wanted, self.writer)
 
     def read(self, wanted: Sequence[Wanted]) -> list[bytes]:
         """Bytes of chunk ranges, also of chunks that wait to be stored."""
-        return self.engine.reader.read_many(wanted, self.writer)
+        return self.core.reader.read_many(wanted, self.writer)
+
+    def read_each(self, wanted: Sequence[Wanted], take: Take) -> None:
+        """Bytes of many chunk ranges, handed over in any order as they arrive."""
+        self.core.reader.read_each(wanted, self.writer, take)
 
     def read_into(self, wanted: Wanted, space: memoryview) -> None:
         """`read` of one range into memory of its size."""
-        self.engine.reader.read_into(wanted, self.writer, space)
+        self.core.reader.read_into(wanted, self.writer, space)
 
     def check_writable(self) -> None:
         """Refuse if this tree only reads."""
@@ -278,12 +375,12 @@ class WorkingTree:
                 f"dimension, and there is place for {MAX_CHUNKS - 1}: use longer chunks",
                 kind=Kind.INVALID_METADATA,
             )
-        codec = self.engine.ledger.codec
+        codec = self.core.refs.codec
         if isinstance(codec, Selective):
             codec.check_node(node)
 
     def _check_references(self, refs: ChunkRefs) -> None:
-        codec = self.engine.ledger.codec
+        codec = self.core.refs.codec
         if isinstance(codec, Selective):
             codec.check_references(refs)
 

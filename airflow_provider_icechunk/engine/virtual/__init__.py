@@ -1,5 +1,4 @@
 """Chunks that live in foreign files: which locations may be read, and reading them.
 
-A stored reference may name any address; nothing is fetched that no grant covers. May import
-`format`, `storage` and `exceptions`; never the repository.
+A stored reference may name any address; nothing is fetched that no grant covers.
 """

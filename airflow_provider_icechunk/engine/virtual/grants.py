@@ -1,14 +1,14 @@
-"""Which foreign locations may be read, how, and in whose name.
+"""Which external locations may be read, how, and with which credentials.
 
-A container describes a place; a grant, given by the caller when opening, lets it be read. What a
-stored configuration says about a container is believed only as far as it cannot hurt the caller:
+A container declares a location; a grant, which the caller passes when opening, allows reading it.
+A stored configuration is trusted only as far as it cannot harm the caller:
 
-* without an entry in `authorize_virtual_chunk_access` for its URL prefix nothing below it is read;
+* nothing below a URL prefix is read without an entry in `authorize_virtual_chunk_access`;
 * the entry covers exactly that scheme, host, port and path prefix, compared after decoding;
-* an endpoint named only by the stored configuration gets no signed request, and no request at all
-  if it is a private address, unless it is the endpoint of AWS (or, for Tigris, of Tigris) or the
-  caller names it: in the `config` passed to open, or among the trusted endpoints. What a name
-  resolves to is judged as well, when the connection is made.
+* an endpoint from the stored configuration gets no signed requests, and none at all if it is a
+  private address, unless it is the endpoint of AWS (or, for Tigris, of Tigris) or the caller names
+  it: in the `config` passed to open, or among the trusted endpoints. The addresses that a name
+  resolves to are checked as well, when the connection is made.
 """
 
 from __future__ import annotations
@@ -17,23 +17,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_icechunk.exceptions import (
-    InvalidInputError,
-    Kind,
-    UnsupportedError,
-    VirtualAccessDeniedError,
-)
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_stores import (
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.config.stores import (
     ObjectStoreConfig,
     S3Options,
     VirtualChunkContainer,
 )
-from airflow_provider_icechunk.storage.credentials import (
-    AnonymousCredentials,
-    S3Credentials,
-)
-from airflow_provider_icechunk.virtual.credentials import (
+from airflow_provider_icechunk.engine.storage.credentials import (
     AnyGcsCredential,
     AnyS3Credential,
     AuthorizeMapping,
@@ -41,14 +31,17 @@ from airflow_provider_icechunk.virtual.credentials import (
     GcsCredentials,
     storage_credentials,
 )
-from airflow_provider_icechunk.virtual.credentials import S3Credentials as PublicS3
-from airflow_provider_icechunk.virtual.locations import (
-    BY_NAME,
-    Location,
-    is_private_host,
-    parse_location,
-    shown,
+from airflow_provider_icechunk.engine.storage.credentials import S3Credentials as PublicS3
+from airflow_provider_icechunk.engine.storage.location import shown
+from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials, S3Credentials
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+    VirtualAccessDeniedError,
 )
+
+from .locations import BY_NAME, Location, is_private_host, parse_location
 
 _AWS = re.compile(
     r"s3([.-](fips|dualstack|external-1|[a-z]{2}(-[a-z]+){1,2}-[0-9]))*\.amazonaws\.com(\.cn)?"
@@ -58,22 +51,22 @@ _TIGRIS_DEFAULT = "https://t3.storage.dev"
 _GOOGLE = S3Options(
     region="auto", endpoint_url="https://storage.googleapis.com", force_path_style=True
 )
-"""Google Cloud Storage by the S3 protocol; options of a container change nothing."""
+"""Google Cloud Storage with the S3 protocol; the options of a container are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """Reading by the S3 protocol."""
+    """Access with the S3 protocol."""
 
     options: S3Options
     credentials: S3Credentials
     guarded: bool = False
-    """Whether only the repository names the endpoint: then no private address is connected to."""
+    """Whether only the repository names the endpoint: then private addresses are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """Reading from a web server, without credentials."""
+    """Access to a web server, without credentials."""
 
     guarded: bool = False
     """Whether its name has to resolve to public addresses."""
@@ -81,7 +74,7 @@ class HttpAccess:
 
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """Reading files of this machine."""
+    """Access to files of this machine."""
 
 
 Access = S3Access | HttpAccess | FileAccess
@@ -89,10 +82,10 @@ Access = S3Access | HttpAccess | FileAccess
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A declared place of virtual chunks."""
+    """A declared location of virtual chunks."""
 
     url_prefix: str
-    """As declared, with a `/` at its end."""
+    """As declared, with a trailing `/`."""
     prefix: Location
     store: object
     name: str | None
@@ -102,7 +95,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What may be read below a prefix, and how."""
+    """Permission to read below a prefix, and how."""
 
     url_prefix: str
     prefix: Location
@@ -111,12 +104,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """All declared containers and what the caller granted."""
+    """All declared containers and the caller's grants."""
 
     containers: tuple[Container, ...] = ()
     """Longest path first."""
     authorized: Mapping[Location, object] = field(default_factory=dict)
-    """Granted prefix to the credentials that go with it."""
+    """Granted prefix to its credentials."""
     trusted_endpoints: frozenset[str] = frozenset()
 
     @classmethod
@@ -130,8 +123,8 @@ class Grants:
     ) -> Grants:
         """The grants of a caller.
 
-        `config` is the configuration in force, `given` what the caller passed himself: containers
-        in `given` replace stored ones as a whole, so they are trusted to name their endpoint.
+        `config` is the effective configuration, `given` the one the caller passed: containers
+        in `given` replace the stored ones, so their endpoints are trusted.
         """
         trusted = given is not None and given.virtual_chunk_containers is not None
         containers = _usable((config.virtual_chunk_containers or {}).values(), trusted=trusted)
@@ -142,7 +135,7 @@ class Grants:
         )
 
     def resolve(self, url: str) -> Location:
-        """The location `url` names, through its container if it names one."""
+        """The location of `url`, resolved through its container if it names one."""
         location = parse_location(url)
         if location.scheme != BY_NAME:
             return location
@@ -150,12 +143,12 @@ class Grants:
             if container.name == location.host:
                 return replace(container.prefix, path=container.prefix.path + location.key)
         raise VirtualAccessDeniedError(
-            f"the virtual chunk location {shown(url)} names a container that is not declared; "
-            "the names are: " + (", ".join(sorted(self._names())) or "none")
+            f"the virtual chunk location {shown(url)} names an undeclared container; "
+            "declared are: " + (", ".join(sorted(self._names())) or "none")
         )
 
     def container_of(self, location: Location) -> Container:
-        """The declared container with the longest prefix of `location`."""
+        """The declared container with the longest matching prefix."""
         for container in self.containers:
             if container.prefix.covers(location):
                 return container
@@ -166,11 +159,11 @@ class Grants:
         )
 
     def grant_for(self, location: Location) -> Grant:
-        """What lets `location` be read, or an error that says what is missing."""
+        """The grant for `location`, or an error that says what is missing."""
         container = self.container_of(location)
         if container.prefix not in self.authorized:
             raise VirtualAccessDeniedError(
-                f"reading {shown(str(location))} is not authorised. To allow it, open the "
+                f"reading {shown(str(location))} is not authorized. To allow it, open the "
                 "repository with authorize_virtual_chunk_access="
                 f"{{{container.url_prefix!r}: credentials or None}}"
             )
@@ -196,8 +189,8 @@ class Grants:
                 _no_credentials(container, credential)
                 return FileAccess()
         raise UnsupportedError(
-            f"virtual chunks below {container.url_prefix!r} cannot be read: supported are s3://, "
-            "tigris://, gs://, https://, http:// and file://",
+            f"virtual chunks below {container.url_prefix!r} are not supported; use s3://, "
+            "tigris://, gs://, https://, http:// or file://",
             kind=Kind.FORMAT_UNSUPPORTED,
         )
 
@@ -211,9 +204,9 @@ class Grants:
         return S3Access(options, credentials, guarded)
 
     def _is_guarded(self, container: Container) -> bool:
-        """Whether a web server must be at public addresses.
+        """Whether a web server must have public addresses.
 
-        Not if the caller declared it, trusts it, or authorised a name that says it is private.
+        Not if the caller declared it, trusts it, or authorized an explicitly private name.
         """
         place = container.prefix
         origin = f"{place.scheme}://{place.netloc}"
@@ -223,10 +216,9 @@ class Grants:
     def _check_endpoint(
         self, container: Container, endpoint: str, credentials: S3Credentials
     ) -> bool:
-        """Whether requests to a stored endpoint must be guarded; refused if it gets none at all.
+        """Whether requests to a stored endpoint must be guarded; raises if none are allowed.
 
-        The names of AWS may resolve to private addresses: they do where a network has its own
-        entrance to S3.
+        Names of AWS may resolve to private addresses, in networks with a private endpoint for S3.
         """
         origin = _origin(endpoint)
         place = parse_location(origin)
@@ -242,15 +234,15 @@ class Grants:
         trusted = ", ".join(sorted(self.trusted_endpoints)) or "none"
         raise VirtualAccessDeniedError(
             f"the stored configuration sends requests for {container.url_prefix!r} to the endpoint "
-            f"{origin}, which only the repository names and not the caller (trusted: {trusted}). "
-            f"{'A private address' if private else 'Signed requests'} could be abused this way. "
-            "If the endpoint is right, open the repository with a config that has this container, "
+            f"{origin}, which only the repository names, not the caller (trusted: {trusted}). "
+            f"{'A private address' if private else 'Signed requests'} could be abused this way. If "
+            "the endpoint is correct, open the repository with a config that has this container, "
             f"or with trusted_endpoints=[{origin!r}]"
         )
 
 
 def _usable(declared: Iterable[VirtualChunkContainer], *, trusted: bool) -> Iterable[Container]:
-    """The containers that make sense; early versions stored many that do not."""
+    """The valid containers; early versions stored many invalid ones."""
     for container in declared:
         prefix = container.url_prefix
         complete = replace(container, url_prefix=prefix if prefix.endswith("/") else prefix + "/")
@@ -273,7 +265,7 @@ def _granted_prefix(url: str) -> Location:
 
 
 def _origin(endpoint: str) -> str:
-    """Scheme, host and port of an endpoint, spelt in one way."""
+    """Scheme, host and port of an endpoint in canonical form."""
     place = parse_location(endpoint)
     if place.scheme not in ("http", "https"):
         raise VirtualAccessDeniedError(f"the endpoint {shown(endpoint)} is not a web address")
@@ -291,7 +283,7 @@ def _s3_credentials(container: Container, options: S3Options, credential: object
 
 
 def _google_credentials(container: Container, credential: object) -> S3Credentials:
-    """Nothing for public buckets, or an HMAC key, which is a pair like those of S3."""
+    """None for public buckets, or an HMAC key, which is a key pair like those of S3."""
     if isinstance(credential, Credentials.S3 | Credentials.Gcs):
         credential = credential.credentials
     if credential is None or isinstance(credential, GcsCredentials.Anonymous):
@@ -301,7 +293,7 @@ def _google_credentials(container: Container, credential: object) -> S3Credentia
     if isinstance(credential, AnyGcsCredential):
         raise UnsupportedError(
             f"virtual chunks below {container.url_prefix!r} cannot be read with tokens or service "
-            "accounts: authorise them with an HMAC key of Google Cloud Storage, given as "
+            "accounts: authorize them with an HMAC key of Google Cloud Storage, given as "
             "s3_static_credentials, or a public bucket with None",
             kind=Kind.FORMAT_UNSUPPORTED,
         )

@@ -1,9 +1,12 @@
-"""Connections to hosts that only a repository names: the address is judged, not the spelling.
+"""Connections to hosts that only a repository names: the address is checked, not the name.
 
-The name is resolved once, every address that comes back is judged, and the connection goes to one
-of exactly these, so that a name cannot point elsewhere the second time. Redirects open connections
-of their own and are judged alike. The name stays what TLS asks for and verifies. Proxies of the
-environment are not used: a proxy would resolve the name again, where nobody judges.
+The name is resolved once, every address is checked, and the connection goes to one of exactly
+these, so a second lookup cannot point elsewhere. Redirects open new connections and are checked
+too. TLS still verifies the name. Proxies from the environment are not used: a proxy would resolve
+the name again, unchecked.
+
+An IPv6 address can embed an IPv4 one that a gateway extracts: `64:ff9b::7f00:1` is 127.0.0.1 behind
+NAT64. The embedded address is checked.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
 
 import urllib3
@@ -19,33 +24,84 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
 from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError
-from airflow_provider_icechunk.virtual.addresses import is_private_address
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
     from mypy_boto3_s3.client import S3Client
+
+
+Address = IPv4Address | IPv6Address
+
+_INSIDE = (
+    IPv4Network("168.63.129.16"),
+    IPv4Network("192.0.0.0/24"),
+    IPv6Network("fec0::/10"),
+    IPv6Network("3fff::/20"),
+)
+"""Networks that Python may call global although they are not: services of Azure for every virtual
+machine, special uses, site-local addresses before `fc00::/7`, and documentation."""
+_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_COMPATIBLE = IPv6Network("::/96")
+_ISATAP = 0x5EFE
+_LOW = (1 << 32) - 1
+_NOT_UNIVERSAL = ~(0x0200_0000 | 0x0100_0000)
+"""Clears the two bits that may be set before the marker of an ISATAP interface id."""
+
+
+def is_private_address(text: str) -> bool:
+    """Whether a numeric address is anything but a host on the internet."""
+    return any(_is_private(address) for address in _unwrapped(ip_address(text)))
+
+
+def _is_private(address: Address) -> bool:
+    # `is_global` is true for some multicast groups.
+    special = address.is_multicast or address.is_reserved
+    return special or not address.is_global or any(address in network for network in _INSIDE)
+
+
+def _unwrapped(address: Address) -> Iterator[Address]:
+    """The addresses that a connection to `address` may reach."""
+    if isinstance(address, IPv4Address):
+        yield address
+        return
+    number = int(address)
+    if address.ipv4_mapped is not None:
+        yield address.ipv4_mapped
+        return
+    if address in _NAT64[0] or (address in _COMPATIBLE and number > 1):
+        yield IPv4Address(number & _LOW)
+        return
+    yield address
+    if address in _NAT64[1]:
+        yield IPv4Address(number & _LOW)
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if (number >> 32 & _NOT_UNIVERSAL) & 0xFFFF_FFFF == _ISATAP:
+        yield IPv4Address(number & _LOW)
+
 
 Candidate = tuple[int, int, int, Any]
 """Family, type, protocol and address of a socket."""
 
 
 def resolve_public(host: str, port: int) -> list[Candidate]:
-    """Where `host` is, or `VirtualAccessDeniedError` if any of it is a private address."""
+    """The addresses of `host`; `VirtualAccessDeniedError` if any of them is private."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     private = sorted({str(place[0]) for *_, place in found if is_private_address(str(place[0]))})
     if private:
         raise VirtualAccessDeniedError(
-            f"the host {host!r}, which the repository names, is at the private address "
-            f"{private[0]}: such requests could reach services of this network. If the host is "
-            "right, name it with scheme and port in the environment variable "
-            "ICECHUNK_TRUSTED_ENDPOINTS, or open the repository with a config that has its "
-            "container"
+            f"the host {host!r}, which the repository names, has the private address {private[0]}: "
+            "requests could reach services of this network. If the host is correct, add it with "
+            "scheme and port to the environment variable ICECHUNK_TRUSTED_ENDPOINTS, or open the "
+            "repository with a config that has its container"
         )
     return [(family, kind, protocol, place) for family, kind, protocol, _, place in found]
 
 
 def _connect(connection: HTTPConnection) -> socket.socket:
-    """A socket to one of the judged addresses, as urllib3 would have opened it."""
+    """A socket to one of the checked addresses, as urllib3 would have opened it."""
     port = connection.port or connection.default_port
     try:
         candidates = resolve_public(connection.host.strip("[]"), port)
@@ -98,13 +154,13 @@ class _GuardedTlsPool(HTTPSConnectionPool):
 
 
 def guard(pool: urllib3.PoolManager) -> urllib3.PoolManager:
-    """`pool`, which opened nothing yet, with connections that judge addresses."""
+    """Make an unused pool check the addresses it connects to."""
     pool.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedTlsPool}
     return pool
 
 
 def guard_client(client: S3Client, *, connect: float, read: float, connections: int) -> S3Client:
-    """`client` with all its requests sent over connections that judge addresses."""
+    """Make a client check the addresses it connects to."""
     from botocore.exceptions import HTTPClientError
     from botocore.httpsession import URLLib3Session
 
@@ -126,7 +182,7 @@ def guard_client(client: S3Client, *, connect: float, read: float, connections: 
                 raise refused from None
             raise
 
-    # Whoever answers this event has sent the request: the client's own session stays unused.
+    # A handler of this event that responds replaces the client's own session.
     events: Any = client.meta.events
     events.register("before-send.s3", send)
     return client

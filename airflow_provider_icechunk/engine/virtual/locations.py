@@ -1,20 +1,25 @@
-"""Where a virtual chunk is, taken apart so that what is compared is what is requested.
+"""Parsed locations of virtual chunks, and references to them as callers pass them.
 
 A location is compared with grants and later turned into a request. Both must mean the same object,
-so everything that two programs could read differently is refused: dot segments in any spelling,
-user names, queries and fragments, control characters, odd hosts.
+so everything that two programs could interpret differently is refused: dot segments in any
+encoding, user names, queries and fragments, control characters, unusual hosts.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from posixpath import normpath
 from urllib.parse import quote, unquote
 
-from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError
-from airflow_provider_icechunk.virtual.addresses import is_private_address
+from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified, Virtual
+from airflow_provider_icechunk.engine.storage.location import shown
+from airflow_provider_icechunk.exceptions import InvalidInputError, VirtualAccessDeniedError
+
+from .guarded import is_private_address
 
 BY_NAME = "vcc"
 """Scheme of locations that name a container instead of a host."""
@@ -28,29 +33,28 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*)?", re.DOTALL)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_USER = re.compile(r"//[^/@]*@")
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A URL taken apart; equal locations are the same object."""
+    """A parsed URL; equal locations are the same object."""
 
     scheme: str
     host: str
     """Host or bucket; empty for files."""
     port: int | None
-    """`None` for the usual port of the scheme."""
+    """`None` for the default port of the scheme."""
     path: str
-    """Decoded, from the `/` after the host on."""
+    """Decoded, starting with the `/` after the host."""
 
     @property
     def key(self) -> str:
-        """The path without its first `/`, which is what object stores call a key."""
+        """The path without its first `/`: the key in object stores."""
         return self.path[1:]
 
     @property
     def netloc(self) -> str:
-        """Host and port as they are written in a URL."""
+        """Host and port as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
@@ -60,26 +64,21 @@ class Location:
         return same_place and self.path.endswith("/") and other.path.startswith(self.path)
 
     def quoted_path(self) -> str:
-        """The path as it is sent to a web server."""
+        """The path as sent to a web server."""
         return quote(self.path, safe="/~!$&'()*+,;=:@")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc}{self.quoted_path()}"
 
 
-def shown(url: str) -> str:
-    """`url` fit for a message: short, without user names, passwords and queries."""
-    return repr(_USER.sub("//***@", url.split("?", 1)[0])[:300])
-
-
 def parse_location(url: str) -> Location:
-    """`url` taken apart, or `VirtualAccessDeniedError` if it could be misunderstood."""
+    """Parse `url`; `VirtualAccessDeniedError` if it is ambiguous."""
     parts = _URL.fullmatch(url) if len(url) <= _MAX_LOCATION else None
     if parts is None:
         raise _refused(url, "it is not an absolute URL like s3://bucket/key")
     scheme = parts[1].lower()
     if scheme not in _SCHEMES:
-        raise _refused(url, f"nothing is read by {scheme}://")
+        raise _refused(url, f"{scheme}:// is not supported")
     if "?" in url or "#" in url:
         raise _refused(url, "it has a query or fragment; write `?` as %3F and `#` as %23")
     host, port = _authority(url, scheme, parts[2])
@@ -92,7 +91,7 @@ def _refused(url: str, why: str) -> VirtualAccessDeniedError:
 
 def _authority(url: str, scheme: str, text: str) -> tuple[str, int | None]:
     if "@" in text:
-        raise _refused(url, "it carries a user name or password")
+        raise _refused(url, "it contains a user name or password")
     if scheme == "file":
         if text.lower() not in ("", "localhost"):
             raise _refused(url, "a file on another host cannot be read; use file:///path")
@@ -100,7 +99,7 @@ def _authority(url: str, scheme: str, text: str) -> tuple[str, int | None]:
     if scheme in _WEB_PORTS:
         return _web_host(url, scheme, text)
     if not _BUCKET.fullmatch(text):
-        raise _refused(url, "it names no valid bucket or container")
+        raise _refused(url, "its bucket or container name is invalid")
     return text, None
 
 
@@ -140,7 +139,7 @@ def _path(url: str, scheme: str, text: str) -> str:
     if _CONTROL.search(path):
         raise _refused(url, "it has control characters")
     if scheme == "file":
-        # Only the path without dot segments is ever opened, so dots cannot lead out of a grant.
+        # Only the normalized path is opened, so dots cannot lead out of a grant.
         tail = "/" if path.endswith(("/", "/.", "/..")) else ""
         return "/" + (normpath(path).lstrip("/") + tail).lstrip("/")
     if scheme in _WEB_PORTS:
@@ -151,7 +150,7 @@ def _path(url: str, scheme: str, text: str) -> str:
 
 
 def _check_web_path(url: str, path: str) -> None:
-    # Servers and proxies may decode once more than the standard says, or take `\` for `/`.
+    # Servers and proxies may decode more than once, or take `\` for `/`.
     for _ in range(3):
         if _has_dots(path) or "\\" in path or _CONTROL.search(path):
             raise _refused(url, "it has `.` or `..` segments, or backslashes")
@@ -163,9 +162,9 @@ def _has_dots(path: str) -> bool:
 
 
 def is_private_host(host: str) -> bool:
-    """Whether `host` is, by its spelling, this machine or a neighbour rather than the internet.
+    """Whether `host`, by its name, is this machine or on a private network.
 
-    A name that looks public may still resolve to a private address: `guarded` judges that.
+    A public name may still resolve to a private address: `guarded` checks that.
     """
     try:
         return is_private_address(host)
@@ -175,3 +174,37 @@ def is_private_host(host: str) -> bool:
     odd_number = labels[-1].isdecimal() or labels[-1].startswith("0x")
     local = labels[-1] in ("localhost", "local", "internal", "lan", "home", "corp", "localdomain")
     return len(labels) == 1 or odd_number or local
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkSpec:
+    """One virtual chunk: its coordinates in the array, and its range of an external object.
+
+    With a checksum the chunk is read only if the object has not changed; without one, it is read
+    in any case.
+    """
+
+    index: Sequence[int]
+    location: str
+    offset: int
+    length: int
+    etag_checksum: str | None = None
+    last_updated_at_checksum: datetime | None = None
+
+    def reference(self) -> Virtual:
+        """The reference to store in a manifest."""
+        checksum = checksum_of(self.etag_checksum or self.last_updated_at_checksum)
+        return Virtual(self.location, self.offset, self.length, checksum)
+
+
+def checksum_of(value: str | datetime | None) -> Checksum | None:
+    """An entity tag or a modification time as a checksum. A naive time is taken as UTC."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return ETag(value)
+    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    seconds = int(moment.timestamp())
+    if not 0 < seconds < 1 << 32:
+        raise InvalidInputError("a last-modified checksum must be a time from 1970 to 2106")
+    return LastModified(seconds)

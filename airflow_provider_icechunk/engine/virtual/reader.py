@@ -1,4 +1,4 @@
-"""Reading virtual chunks: find the grant, fetch the range, believe only what fits."""
+"""Read virtual chunks: find the grant, fetch the range, verify the response."""
 
 from __future__ import annotations
 
@@ -8,47 +8,36 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
+from airflow_provider_icechunk.engine.concurrency import PerProcess, run_all
+from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, Virtual
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.credentials import AuthorizeMapping
+from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     VirtualAccessDeniedError,
     VirtualChunkError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.references import Checksum, Virtual
-from airflow_provider_icechunk.storage.pool import run_all
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.virtual.credentials import AuthorizeMapping
-from airflow_provider_icechunk.virtual.fetch_file import fetch_file
-from airflow_provider_icechunk.virtual.grants import (
-    FileAccess,
-    Grant,
-    Grants,
-    HttpAccess,
-    S3Access,
-)
-from airflow_provider_icechunk.virtual.locations import BY_NAME, Location, parse_location, shown
-from airflow_provider_icechunk.virtual.parts import Part, changed_error
-from airflow_provider_icechunk.virtual.sources import (
-    Source,
-    describe_file,
-    describe_http,
-    describe_s3,
-)
+
+from .grants import FileAccess, Grant, Grants, HttpAccess, S3Access
+from .locations import BY_NAME, Location, parse_location
+from .sources import ForeignFile, describe_file, describe_http, describe_s3
+from .transports import Part, changed_error, fetch_file
 
 if TYPE_CHECKING:
     import urllib3
     from mypy_boto3_s3.client import S3Client
 
 TRUSTED_ENDPOINTS = "ICECHUNK_TRUSTED_ENDPOINTS"
-"""Environment variable with endpoints that may get signed requests, separated by commas."""
+"""Environment variable: comma-separated endpoints that may get signed requests."""
 
 Request = tuple[Virtual, int, int | None]
-"""A reference and the range of its bytes that is wanted; `None` is its end."""
+"""A reference and the wanted range of its bytes; `None` means its end."""
 
 
 class Transport(Protocol):
-    """What fetches a range. Called only with locations that the grant covers."""
+    """Fetches ranges. Called only with locations that the grant covers."""
 
     def fetch(
         self, grant: Grant, location: Location, start: int, stop: int, checksum: Checksum | None
@@ -59,18 +48,18 @@ class Transport(Protocol):
 
 @runtime_checkable
 class Describing(Protocol):
-    """A transport that can say what a foreign object is, without reading it."""
+    """A transport that can describe an external object without reading it."""
 
-    def describe(self, grant: Grant, location: Location, url: str) -> Source:
-        """The object at a location that the grant covers; `url` is how the caller names it."""
+    def describe(self, grant: Grant, location: Location, url: str) -> ForeignFile:
+        """The object at a location that the grant covers; `url` is the caller's name for it."""
         ...
 
 
 class NetworkTransport:
-    """The real thing: S3, web servers and local files."""
+    """Fetches from S3, web servers and local files."""
 
-    def __init__(self, retry: Retry | None = None) -> None:
-        self._retry = retry or Retry(tries=5, longest_pause=5.0)
+    def __init__(self, retry: Backoff | None = None) -> None:
+        self._retry = retry or Backoff(tries=5, longest_pause=5.0)
         self._clients: PerProcess[_Clients] = PerProcess(_Clients)
 
     def fetch(
@@ -81,18 +70,18 @@ class NetworkTransport:
             case FileAccess():
                 return fetch_file(grant, location, start, stop, checksum)
             case HttpAccess(guarded):
-                from airflow_provider_icechunk.virtual.fetch_http import fetch_http
+                from .transports import fetch_http
 
                 pool = self._clients.get().http(guarded=guarded)
                 return fetch_http(pool, grant, location, start, stop, checksum, self._retry)
             case S3Access() as access:
-                from airflow_provider_icechunk.virtual.fetch_s3 import fetch_s3
+                from .transports import fetch_s3
 
                 client = self._clients.get().s3(grant, access, location.host)
                 return fetch_s3(client, access, location, start, stop, checksum, self._retry)
 
-    def describe(self, grant: Grant, location: Location, url: str) -> Source:
-        """What the object is now: its size, and how to tell that it changed."""
+    def describe(self, grant: Grant, location: Location, url: str) -> ForeignFile:
+        """The current state of the object: its size, and how to detect changes."""
         match grant.access:
             case FileAccess():
                 return describe_file(grant, location, url)
@@ -104,7 +93,7 @@ class NetworkTransport:
 
 
 class _Clients:
-    """Connections of one process, made when first needed."""
+    """Connections of one process, created on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +101,7 @@ class _Clients:
         self._http: dict[bool, urllib3.PoolManager] = {}
 
     def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
-        from airflow_provider_icechunk.virtual.fetch_s3 import s3_client
+        from .transports import s3_client
 
         with self._lock:
             client = self._s3.get((grant.url_prefix, bucket))
@@ -122,7 +111,7 @@ class _Clients:
             return client
 
     def http(self, *, guarded: bool) -> urllib3.PoolManager:
-        from airflow_provider_icechunk.virtual.fetch_http import http_pool
+        from .transports import http_pool
 
         with self._lock:
             if guarded not in self._http:
@@ -140,7 +129,7 @@ class _Piece:
 
 
 class VirtualReader:
-    """Reads virtual chunks within the grants of a caller. Safe to use from many threads."""
+    """Reads virtual chunks that the caller's grants cover. Thread-safe."""
 
     def __init__(
         self,
@@ -168,12 +157,11 @@ class VirtualReader:
         trusted_endpoints: Collection[str] = (),
         transport: Transport | None = None,
     ) -> Self:
-        """A reader for the configuration in force and the caller's grants.
+        """A reader for the effective configuration and the caller's grants.
 
-        `given` is the configuration that the caller passed himself, if any: only endpoints named
-        there, or in `trusted_endpoints` (the endpoint of the repository's own storage belongs
-        there) or in the environment variable `ICECHUNK_TRUSTED_ENDPOINTS`, separated by commas,
-        get signed requests.
+        `given` is the configuration that the caller passed, if any: only endpoints named there, in
+        `trusted_endpoints` (which should include that of the repository's own storage) or in the
+        environment variable `ICECHUNK_TRUSTED_ENDPOINTS` (comma-separated) get signed requests.
         """
         named = os.environ.get(TRUSTED_ENDPOINTS, "").split(",")
         trusted = {*trusted_endpoints, *(url.strip() for url in named if url.strip())}
@@ -190,11 +178,11 @@ class VirtualReader:
 
     @property
     def authorized_prefixes(self) -> frozenset[str]:
-        """The URL prefixes the caller authorised, as he spelt them."""
+        """The URL prefixes that the caller authorized, as written."""
         return self._authorized
 
     def validate_location(self, url: str) -> None:
-        """Refuse a location that no declared container covers. Needs no grant."""
+        """Raise for a location that no declared container covers. Needs no grant."""
         self._grants.container_of(self._grants.resolve(url))
 
     def is_declared(self, url: str) -> bool:
@@ -206,33 +194,35 @@ class VirtualReader:
         return True
 
     def expanded(self, url: str) -> str:
-        """The whole URL of a location that names its container; any other one as it is."""
+        """The full URL of a location that names its container; others unchanged."""
         is_whole = parse_location(url).scheme != BY_NAME
         return url if is_whole else str(self._grants.resolve(url))
 
-    def describe(self, url: str) -> Source:
-        """What a foreign file is now. Needs the same grant as reading it."""
+    def describe(self, url: str) -> ForeignFile:
+        """The current state of an external file. Needs the same grant as reading it."""
         location = self._grants.resolve(url)
         grant = self._grants.grant_for(location)
         if not isinstance(self._transport, Describing):
-            raise VirtualChunkError(f"{shown(url)}: this transport cannot look at whole files")
+            raise VirtualChunkError(f"{shown(url)}: this transport cannot describe files")
         return self._transport.describe(grant, location, url)
 
     def read(self, ref: Virtual, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes of a chunk, or those from `start` up to `stop` of it.
+        """The bytes of a chunk, or of its range from `start` to `stop`.
 
-        Exactly as many as asked for, or an error; ranges beyond the chunk are cut at its end.
+        Returns exactly the requested bytes or raises; ranges are cut at the end of the chunk.
         """
         stop = ref.length if stop is None else min(stop, ref.length)
         if start < 0 or ref.offset < 0:
-            raise InvalidInputError("a range of a virtual chunk cannot start before its begin")
+            raise InvalidInputError("a range of a virtual chunk cannot start before the chunk")
         location = self._grants.resolve(ref.location)
         grant = self._grants.grant_for(location)
         if start >= stop:
             return b""
         first, last = ref.offset + start, ref.offset + stop
         if last >= 1 << 63:
-            raise VirtualChunkError(f"{shown(ref.location)} is referenced beyond any file's end")
+            raise VirtualChunkError(
+                f"a reference to {shown(ref.location)} is beyond the end of any file"
+            )
         pieces = [
             _Piece(grant, location, begin, end, ref.checksum)
             for begin, end in self._cut(grant, first, last)
@@ -243,11 +233,11 @@ class VirtualReader:
         return parts[0].data if len(parts) == 1 else b"".join(part.data for part in parts)
 
     def read_many(self, requests: Sequence[Request]) -> list[bytes]:
-        """`read` for many at once with bounded concurrency; results in the order of requests."""
+        """`read` many with bounded concurrency; results in the order of requests."""
         return run_all(lambda request: self.read(*request), requests, at_once=self._reads_at_once)
 
     def _cut(self, grant: Grant, first: int, last: int) -> Iterable[tuple[int, int]]:
-        """Ranges to ask for at once: as large as wished, but never more of them than allowed."""
+        """Ranges to request: of the ideal size, but never more of them than allowed."""
         wished = 1 if isinstance(grant.access, FileAccess) else -((first - last) // self._part_size)
         size = -((first - last) // max(1, min(wished, self._parts_at_once)))
         for begin in range(first, last, size):
@@ -259,7 +249,7 @@ class VirtualReader:
         )
         if len(part.data) != piece.stop - piece.start:
             raise VirtualChunkError(
-                f"{shown(str(piece.location))} gave {len(part.data)} bytes for the range from "
+                f"{shown(str(piece.location))} returned {len(part.data)} bytes for the range from "
                 f"{piece.start} to {piece.stop}: the object is shorter than its reference says, or "
                 "the store does not serve ranges"
             )

@@ -1,6 +1,6 @@
-"""Foreign files as a whole: what they are now, and reading here and there in them.
+"""External files as a whole: their current state, and random access to them.
 
-For programs that look into a file to find its chunks. The same grants decide as for the chunks.
+For programs that inspect a file to find its chunks. The same grants apply as for chunks.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from airflow_provider_icechunk.exceptions import (
-    InvalidInputError,
-    VirtualAccessDeniedError,
-    VirtualChunkError,
-)
-from airflow_provider_icechunk.format.references import Checksum, ETag, LastModified, Virtual
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.virtual.fetch_file import local_etag
-from airflow_provider_icechunk.virtual.grants import Grant
-from airflow_provider_icechunk.virtual.locations import Location, shown
+from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified, Virtual
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.location import shown
+from airflow_provider_icechunk.exceptions import InvalidInputError, VirtualChunkError
+
+from .grants import Grant
+from .locations import Location
+from .transports import granted_path, local_etag
 
 if TYPE_CHECKING:
     import urllib3
     from mypy_boto3_s3.client import S3Client
 
-    from airflow_provider_icechunk.virtual.fetch import VirtualReader
+    from .reader import VirtualReader
 
 ChecksumKind = Literal["auto", "etag", "modified"]
-"""What tells that a file is still the one that was referenced.
+"""How to recognize that a file is still the one that was referenced.
 
-Official releases differ in the entity tags that they give local files, so `auto` takes the time of
-last modification for these, and the entity tag for what a server gives out.
+Official releases use different entity tags for local files, so `auto` uses the modification time
+for these, and the entity tag for files on servers.
 """
 
 _BLOCK = 256 << 10
@@ -44,17 +42,17 @@ _BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A foreign file as it is now."""
+class ForeignFile:
+    """The current state of an external file."""
 
     location: str
     size: int
     etag: str | None
     modified: int | None
-    """Seconds since 1970, rounded up: official readers compare with parts of a second."""
+    """Seconds since 1970, rounded up: official readers compare fractions of a second."""
 
     def checksum(self, kind: ChecksumKind = "auto") -> Checksum | None:
-        """What to keep with references into the file; the other kind if the store has no such."""
+        """The checksum for references into the file; the other kind if this one is missing."""
         tag = None if self.etag is None else ETag(self.etag)
         time = None if self.modified is None else LastModified(self.modified)
         if kind == "auto":
@@ -63,14 +61,14 @@ class Source:
 
 
 def location_of(file: str) -> str:
-    """A file as references name it: URLs stay, absolute paths become `file://`."""
+    """The URL of a file: absolute paths become `file://`, URLs stay."""
     return f"file://{quote(file)}" if file.startswith("/") else file
 
 
 class SourceFile(io.RawIOBase):
-    """A file to read and seek in, by blocks that are kept; refused once the file has changed."""
+    """A seekable file, read in cached blocks; raises once the file has changed."""
 
-    def __init__(self, reader: VirtualReader, source: Source) -> None:
+    def __init__(self, reader: VirtualReader, source: ForeignFile) -> None:
         super().__init__()
         self._reader = reader
         self._whole = Virtual(source.location, 0, source.size, source.checksum("etag"))
@@ -78,27 +76,27 @@ class SourceFile(io.RawIOBase):
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a place counted from the begin, from here or from the end."""
+        """Move to a position relative to the start, the current position or the end."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._whole.length}
         if whence not in start or start[whence] + offset < 0:
-            raise InvalidInputError("a file has no place before its begin")
+            raise InvalidInputError("cannot seek before the start of a file")
         self._place = start[whence] + offset
         return self._place
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """The current position."""
         return self._place
 
     def readinto(self, target: object, /) -> int:
-        """Fill a buffer from the current place on; returns how many bytes there were."""
+        """Fill a buffer from the current position on; returns the number of bytes."""
         buffer = memoryview(target).cast("B")  # type: ignore[arg-type]
         done = 0
         while done < len(buffer) and self._place < self._whole.length:
@@ -119,26 +117,26 @@ class SourceFile(io.RawIOBase):
         return self._blocks[number]
 
 
-def describe_file(grant: Grant, location: Location, url: str) -> Source:
+def describe_file(grant: Grant, location: Location, url: str) -> ForeignFile:
     """A regular file below the granted directory."""
     where = shown(url)
-    root, path = os.path.realpath(grant.prefix.path), os.path.realpath(location.path)
-    if os.path.commonpath((root, path)) != root:
-        raise VirtualAccessDeniedError(
-            f"{where} is a link that leads out of the granted directory {grant.url_prefix!r}"
-        )
     try:
-        status = Path(path).stat()
+        status = Path(granted_path(grant, location, where)).stat()
     except OSError as error:
         raise VirtualChunkError(f"cannot open {where}: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
         raise VirtualChunkError(f"{where} is not a regular file")
-    return Source(url, status.st_size, local_etag(status), -(-status.st_mtime_ns // 10**9))
+    return ForeignFile(url, status.st_size, local_etag(status), -(-status.st_mtime_ns // 10**9))
 
 
-def describe_s3(client: S3Client, location: Location, url: str, retry: Retry) -> Source:
-    """An object of a bucket."""
-    from airflow_provider_icechunk.storage.s3_errors import FAILURES, PASSING, classify, code_of
+def describe_s3(client: S3Client, location: Location, url: str, retry: Backoff) -> ForeignFile:
+    """An object in a bucket."""
+    from airflow_provider_icechunk.engine.storage.s3.errors import (
+        FAILURES,
+        PASSING,
+        classify,
+        code_of,
+    )
 
     for last in retry.attempts():
         try:
@@ -148,10 +146,10 @@ def describe_s3(client: S3Client, location: Location, url: str, retry: Retry) ->
             if trouble in PASSING and not last:
                 continue
             raise VirtualChunkError(
-                f"cannot look at {shown(url)}: {trouble.value} ({code_of(error)})"
+                f"cannot inspect {shown(url)}: {trouble.value} ({code_of(error)})"
             ) from None
         modified: datetime | None = answer.get("LastModified")
-        return Source(
+        return ForeignFile(
             url,
             int(answer["ContentLength"]),
             answer.get("ETag"),
@@ -160,29 +158,30 @@ def describe_s3(client: S3Client, location: Location, url: str, retry: Retry) ->
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def describe_http(pool: urllib3.PoolManager, location: Location, url: str) -> Source:
-    """A file on a web server, which has to tell its size."""
+def describe_http(pool: urllib3.PoolManager, location: Location, url: str) -> ForeignFile:
+    """A file on a web server, which has to report its size."""
     from urllib3.exceptions import HTTPError
 
-    from airflow_provider_icechunk.virtual.fetch_http import moment
+    from .transports import moment
 
     try:
         answer = pool.request(
             "HEAD", str(location), headers={"Accept-Encoding": "identity"}, redirect=False
         )
     except (HTTPError, OSError) as error:
-        raise VirtualChunkError(f"cannot look at {shown(url)}: {type(error).__name__}") from None
+        raise VirtualChunkError(f"cannot inspect {shown(url)}: {type(error).__name__}") from None
     size = answer.headers.get("Content-Length", "")
     if answer.status != 200 or not (size.isascii() and size.isdecimal() and len(size) < 20):
         raise VirtualChunkError(
-            f"cannot look at {shown(url)}: the server answers {answer.status}, or without a size"
+            f"cannot inspect {shown(url)}: the server responds with {answer.status}, or without a "
+            "size"
         )
     tag = answer.headers.get("ETag")
     modified = moment(answer.headers.get("Last-Modified"))
-    return Source(
+    return ForeignFile(
         url,
         int(size),
-        # A weak tag stays the same over changes that move bytes.
+        # A weak tag may stay the same although the bytes change.
         None if tag is None or tag.startswith("W/") else tag,
         None if modified is None else int(modified.timestamp()),
     )

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
 from airflow_provider_icechunk.exceptions import FormatError, FragmentError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.storage.base import Anything, Storage
+
+from .codec import Fragment, decode_fragment, encode_fragment
 
 ROOT = "jobs"
 _FRAGMENT = ".fragment"
@@ -27,6 +28,11 @@ _LARGEST_RESULT = 1 << 20
 def job_key(job: str) -> str:
     """The folder of a job, whatever its name holds."""
     return f"{ROOT}/{hashlib.sha256(job.encode()).hexdigest()[:40]}"
+
+
+def is_writer_name(name: str) -> bool:
+    """Whether something can be stored under this name of a writer."""
+    return _WRITER.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class JobFolder:
         return key
 
     def _key(self, writer: str, suffix: str) -> str:
-        if not _WRITER.fullmatch(writer):
+        if not is_writer_name(writer):
             raise InvalidInputError(
                 f"{writer!r} cannot name a writer: use letters, digits, '-' and '_', at most 100",
                 kind=Kind.INVALID_NAME,

@@ -1,23 +1,38 @@
-"""Put the changes of forks into the session they were forked from. Pure.
+"""Merge what workers did into the session that handed the work out. Pure.
 
-A fork stands on a *staged* snapshot: the base of the coordinating session with the changes it had
-by then. What the coordinator changed since, and what a fork merged before has changed, counts as
-ours. Chunks that both sides wrote go to the later merge, as in the official library; everything
-else that both sides changed differently is refused, because one of them would be lost in silence.
+Forks and fragments stand on a *staged* snapshot: the base of the coordinating session with the
+changes it had by then. What the coordinator changed since, and what was merged before, counts as
+ours. Chunks that two forks wrote go to the later merge, as in the official library; of two
+fragments they are an error unless the caller says otherwise. Everything else that both sides
+changed differently is refused, because one of them would be lost in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
-from airflow_provider_icechunk.exceptions import FragmentError
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.names import ROOT, is_below
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot
-from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.tree import nearest_ancestor, node_at, nodes_below
+import numpy as np
+
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, concatenate, sort_keys
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    NodeId,
+    SnapshotId,
+    format_id,
+    format_node_id,
+)
+from airflow_provider_icechunk.engine.format.model import Node, Snapshot
+from airflow_provider_icechunk.engine.format.names import ROOT, is_below
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
+from airflow_provider_icechunk.engine.tree.boxes import Boxes, joined
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
+from airflow_provider_icechunk.engine.tree.tree import nearest_ancestor, node_at, nodes_below
+from airflow_provider_icechunk.exceptions import FragmentError, Kind
+
+from .codec import Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +54,7 @@ def merge_changes(
     :param ours: changes on `base`; they are not edited.
     :param theirs: changes of the fork on `handed.staged`.
     """
-    merge = _Merge(ours.copy(), base, handed, _touched(ours, handed.changes))
+    merge = _ChangeMerge(ours.copy(), base, handed, _touched(ours, handed.changes))
     merge.delete(theirs)
     merge.update(theirs)
     same = merge.create(theirs)
@@ -69,7 +84,7 @@ def _touched(ours: ChangeSet, before: ChangeSet) -> frozenset[NodeId]:
 
 
 @dataclass(slots=True)
-class _Merge:
+class _ChangeMerge:
     merged: ChangeSet
     base: Snapshot
     handed: Handed
@@ -122,7 +137,9 @@ class _Merge:
                 raise _refused(gone, "one side wrote chunks of it while the other deleted it")
             if node.array is None or len(node.array.shape) != refs.ndim:
                 raise _refused(node, "one side wrote chunks, the other changed its dimensions")
-            self.merged.edits(node).set_many(refs)
+            self.merged.edits(node).set_many(refs, theirs.chunks[node_id].boxes)
+        self.merged.add_labels(theirs.labels)
+        self.merged.add_appends(theirs.appends)
 
     def _check_place(self, node: Node) -> None:
         above = nearest_ancestor(self.base, self.merged, node.path)
@@ -151,3 +168,99 @@ def _refused(node: Node, why: str) -> FragmentError:
     return FragmentError(
         f"the changes of a fork cannot be merged at {node.path}: {why}; nothing was merged"
     )
+
+
+OnOverlap = Literal["error", "first", "last"]
+"""Who wins when two fragments hold one chunk: nobody, the earlier or the later in the list."""
+
+
+def merge_fragments(
+    fragments: Sequence[Fragment],
+    *,
+    staged: Snapshot,
+    job: str | None,
+    on_overlap: OnOverlap = "error",
+    generation: Generation,
+) -> dict[NodeId, ChunkRefs]:
+    """One set of references from many workers, or an error and nothing. Pure, in columns."""
+    nodes = {node.id: node for node in staged.nodes.values() if not node.is_group}
+    parts: dict[NodeId, list[tuple[int, ChunkRefs]]] = {}
+    for number, fragment in enumerate(fragments):
+        _check_origin(fragment, staged, job, generation)
+        for node_id, refs in fragment.arrays.items():
+            _check_array(fragment, node_id, refs, nodes.get(node_id))
+            if len(refs):
+                parts.setdefault(node_id, []).append((number, refs))
+    return {
+        node_id: _join(nodes[node_id].path, pieces, fragments, on_overlap)
+        for node_id, pieces in parts.items()
+    }
+
+
+def boxes_of(fragments: Sequence[Fragment], node_id: NodeId) -> Boxes | None:
+    """Where workers wrote into an array; `None` if one of them does not say."""
+    boxes: Boxes = ()
+    for fragment in fragments:
+        if len(fragment.arrays.get(node_id, ())):
+            said = fragment.boxes.get(node_id)
+            if said is None:
+                return None
+            boxes = joined(boxes, said)
+    return boxes
+
+
+def _check_origin(
+    fragment: Fragment, staged: Snapshot, job: str | None, generation: Generation
+) -> None:
+    if fragment.base != staged.id:
+        raise FragmentError(
+            f"the fragment of worker {fragment.worker!r} was made on snapshot "
+            f"{format_id(generation, fragment.base)}, this session hands out "
+            f"{format_id(generation, staged.id)}"
+        )
+    if job is not None and fragment.job != job:
+        raise FragmentError(
+            f"the fragment of worker {fragment.worker!r} belongs to job {fragment.job!r}, not to "
+            f"{job!r}"
+        )
+
+
+def _check_array(fragment: Fragment, node_id: NodeId, refs: ChunkRefs, node: Node | None) -> None:
+    who = f"the fragment of worker {fragment.worker!r}"
+    if node is None:
+        raise FragmentError(f"{who} has chunks of an unknown array {format_node_id(node_id)}")
+    counts = array_document(node).num_chunks
+    if refs.ndim != len(counts):
+        raise FragmentError(
+            f"{who} has chunks with {refs.ndim} coordinates for {node.path}, which has "
+            f"{len(counts)} dimensions"
+        )
+    if not refs.inside(tuple((0, count) for count in counts)).all():
+        raise FragmentError(f"{who} has chunks outside of the grid of {node.path}")
+
+
+def _join(
+    path: str,
+    pieces: list[tuple[int, ChunkRefs]],
+    fragments: Sequence[Fragment],
+    on_overlap: OnOverlap,
+) -> ChunkRefs:
+    if on_overlap == "first":
+        pieces.reverse()
+    rows = concatenate([refs for _, refs in pieces])
+    if on_overlap == "error":
+        owners = np.repeat([number for number, _ in pieces], [len(refs) for _, refs in pieces])
+        (keys,) = sort_keys(rows.index)
+        order = np.argsort(keys, kind="stable")
+        twice = np.flatnonzero(np.equal(keys[order][1:], keys[order][:-1]))
+        if len(twice):
+            first, second = order[twice[0]], order[twice[0] + 1]
+            raise FragmentError(
+                f"chunk {rows.index[first].tolist()} of {path} was written by worker "
+                f"{fragments[int(owners[first])].worker!r} and by worker "
+                f"{fragments[int(owners[second])].worker!r} ({len(twice)} chunks overlap): give "
+                "each worker whole chunks of its own; nothing was merged",
+                kind=Kind.FRAGMENT_OVERLAP,
+            )
+        return rows.take(order)
+    return ChunkRefs.of(rows)

@@ -8,7 +8,7 @@ called without an event loop; chains in which all of them can are served here, b
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,18 @@ from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin, C
 from zarr.codecs import BytesCodec
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
+from zarr.core.codec_pipeline import fill_value_or_default
+
+from airflow_provider_icechunk.engine.format.chunk_refs import Index
+from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 
 try:
     from zarr.abc.codec import SupportsSyncCodec
 except ImportError:  # Zarr before 3.1.6
     SupportsSyncCodec = None  # type: ignore[assignment, misc]
 
+WholeChunk = tuple[Index, NDBuffer, ArraySpec]
+Encode = Callable[[NDBuffer, ArraySpec], Buffer | None]
 _Step = tuple[Any, ArraySpec]
 _TWINS = (
     ("_decode_sync", ("_decode_single", "decode")),
@@ -117,6 +123,30 @@ def holds_only(chunk: NDBuffer, fill: object) -> bool:
         if chunk.shape and not chunk[corner].all_equal(fill):
             return False
     return chunk.all_equal(fill)
+
+
+def put_whole_chunks(
+    tree: WorkingTree, path: str, chunks: Iterable[WholeChunk], encode: Encode
+) -> list[Index]:
+    """Encode chunks of one array and put them into a session's tree, all or none.
+
+    Chunks that hold only the fill value are not stored, unless the array wants that; returns their
+    numbers, for the caller to erase what was there.
+    """
+    empty: list[Index] = []
+
+    def encoded() -> Iterator[tuple[Index, memoryview]]:
+        for index, cells, spec in chunks:
+            skip = not spec.config.write_empty_chunks
+            is_empty = skip and holds_only(cells, fill_value_or_default(spec))
+            data = None if is_empty else encode(cells, spec)
+            if data is None:
+                empty.append(index)
+            else:
+                yield index, bytes_of(data)
+
+    tree.put_chunks(path, encoded())
+    return empty
 
 
 def bytes_of(value: Buffer) -> memoryview:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
-from airflow_provider_icechunk.format.names import (
+from airflow_provider_icechunk.engine.format.chunk_refs import Index
+from airflow_provider_icechunk.engine.format.names import (
     CHUNK_PREFIX,
     METADATA_FILE,
     ROOT,
     check_node_path,
     parse_index,
 )
-from airflow_provider_icechunk.format.references import Index
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 
 @dataclass(frozen=True, slots=True)

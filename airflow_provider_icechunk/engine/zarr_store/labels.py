@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.plan import Span
+
+from .regions import Span
 
 _ATTOSECONDS = {
     "W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3_600 * 10**18, "m": 60 * 10**18,
@@ -128,7 +129,10 @@ def _comparable(name: str, kind: str, dtype: np.dtype[Any], bound: Any) -> Any:
 
 def _number(bound: Any, dtype: np.dtype[Any]) -> Any:
     plain = bound.item() if isinstance(bound, np.generic) else bound
-    if not isinstance(plain, int | float | Decimal | Fraction) or plain != plain:
+    if not isinstance(plain, int | float | Decimal | Fraction):
+        return None
+    # A signalling one may not even be compared with itself.
+    if plain.is_nan() if isinstance(plain, Decimal) else plain != plain:
         return None
     if dtype.kind == "f" and isinstance(plain, float) and abs(plain) <= float(np.finfo(dtype).max):
         # 0.1 means the cell that shows as 0.1, also where that is a float32 and a little more.
@@ -138,9 +142,9 @@ def _number(bound: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _moment(bound: Any) -> int | None:
-    if bound != bound:
-        return None
     if isinstance(bound, datetime):
+        if bound != bound:
+            return None  # pandas' "not a time" is a datetime
         finer = _nanoseconds(bound, "nanosecond")
         bound = bound if bound.tzinfo is None else bound.astimezone(UTC).replace(tzinfo=None)
         return int(_key("times", np.dtype("M8[us]"))(np.datetime64(bound, "us"))) + finer

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,20 +31,24 @@ from zarr.core.indexing import SelectorTuple
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
-from airflow_provider_icechunk.format.references import Index, Payload
-from airflow_provider_icechunk.repository.chunks import Wanted
-from airflow_provider_icechunk.repository.working_tree import WorkingTree
-from airflow_provider_icechunk.storage.base import Data
-from airflow_provider_icechunk.storage.pool import THREADS, run_all
-from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
-from airflow_provider_icechunk.zarr_store.keys import ChunkKey, parse
-from airflow_provider_icechunk.zarr_store.reading import length
+from airflow_provider_icechunk.engine.concurrency import THREADS, run_all
+from airflow_provider_icechunk.engine.format.chunk_refs import Index, Payload
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.storage.base import Data
+from airflow_provider_icechunk.engine.tree.tree import WorkingTree
+
+from .codecs import ChunkCodecs, put_whole_chunks
+from .keys import ChunkKey, parse
+from .reads import length
 
 _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
-_WINDOW = 8 << 20
-"""Bytes of small chunks that are read together."""
-_WINDOWS_AT_ONCE = 4
+_WINDOW = 1 << 20
+"""Up to so many bytes of small chunks are read together, and what comes next ahead of time."""
+_UNDER_WAY = 64 << 20
+"""Bytes of large chunks that are dealt with at once."""
+_USUAL = 10
+"""Zarr's `async.concurrency`, unless somebody chose another one."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -186,7 +190,7 @@ class _Reading:
         found = []
         for chunk in chunks:
             payload = tree.chunk_at_hand(self.selection.path, chunk.index)
-            data = None if payload is None else tree.at_hand(_whole(payload))
+            data = None if payload is None else tree.cached(_whole(payload))
             if data is None:
                 return False
             found.append(data)
@@ -208,8 +212,14 @@ class _Reading:
                 large.append((chunk, _whole(payload)))
             else:
                 small.append((chunk, _whole(payload)))
-        run_all(self._read, list(_windows(small)), at_once=_WINDOWS_AT_ONCE)
-        run_all(self._read_large, large, at_once=_at_once())
+        if sum(wanted.stop for _, wanted in small) <= _WINDOW:
+            self._read(small)
+        else:
+            tree.read_each(
+                [wanted for _, wanted in small],
+                lambda place, data: self._place(small[place][0], data),
+            )
+        run_all(self._read_large, large, at_once=_at_once(chunk for chunk, _ in large))
 
     def _read_large(self, item: tuple[_Chunk, Wanted]) -> None:
         chunk, wanted = item
@@ -235,11 +245,13 @@ class _Reading:
         return target.reshape(-1).view(np.uint8).data
 
     def _read(self, window: Sequence[tuple[_Chunk, Wanted]]) -> None:
+        if not window:
+            return
         found = self.selection.store.tree.read([wanted for _, wanted in window])
         for (chunk, _), data in zip(window, found, strict=True):
             self._place(chunk, data)
 
-    def _place(self, chunk: _Chunk, data: bytes) -> None:
+    def _place(self, chunk: _Chunk, data: Data) -> None:
         values = self.selection.codecs.decode(CpuBuffer.from_bytes(data), chunk.spec)
         selected = values[chunk.inside]
         self.out[chunk.outside] = selected.squeeze(self.drop_axes) if self.drop_axes else selected
@@ -267,30 +279,14 @@ class _Writing:
         small = [chunk for chunk in self.selection.chunks if chunk.size < _LARGE]
         if small:
             self._write(small)
-        run_all(self._write, [[chunk] for chunk in large], at_once=_at_once())
+        run_all(self._write, [[chunk] for chunk in large], at_once=_at_once(large))
 
     def _write(self, chunks: Sequence[_Chunk]) -> None:
         tree, path = self.selection.store.tree, self.selection.path
-        empty: list[Index] = []
-        tree.put_chunks(path, self._encoded(chunks, empty))
+        whole = ((chunk.index, self._cells(chunk), chunk.spec) for chunk in chunks)
+        empty = put_whole_chunks(tree, path, whole, self.selection.codecs.encode)
         if empty:
             tree.erase(path, empty)
-
-    def _encoded(
-        self, chunks: Sequence[_Chunk], empty: list[Index]
-    ) -> Iterator[tuple[Index, Data]]:
-        """Chunks as bytes; those that need none are added to `empty`."""
-        for chunk in chunks:
-            cells = self._cells(chunk)
-            skip = not chunk.spec.config.write_empty_chunks
-            if skip and holds_only(cells, fill_value_or_default(chunk.spec)):
-                empty.append(chunk.index)
-                continue
-            data = self.selection.codecs.encode(cells, chunk.spec)
-            if data is None:
-                empty.append(chunk.index)
-            else:
-                yield chunk.index, bytes_of(data)
 
     def _cells(self, chunk: _Chunk) -> NDBuffer:
         """All cells of a chunk: a view of the values where these are as the chunk's."""
@@ -319,28 +315,17 @@ def _are_slices(selector: SelectorTuple) -> bool:
     return isinstance(selector, tuple) and all(isinstance(one, slice) for one in selector)
 
 
-def _at_once() -> int:
+def _at_once(chunks: Iterable[_Chunk]) -> int:
     """How many large chunks are dealt with at once; Zarr's `None` is no limit."""
     limit: int | None = zarr.config.get("async.concurrency")
-    return THREADS if limit is None else limit
+    if limit not in {None, _USUAL}:
+        return limit
+    largest = max((chunk.size for chunk in chunks), default=1)
+    return min(THREADS, max(_USUAL, _UNDER_WAY // largest))
 
 
 def _whole(payload: Payload) -> Wanted:
     return Wanted(payload, 0, length(payload))
-
-
-def _windows(items: Sequence[tuple[_Chunk, Wanted]]) -> Iterator[list[tuple[_Chunk, Wanted]]]:
-    """Neighbours, as many as are read with one request."""
-    window: list[tuple[_Chunk, Wanted]] = []
-    size = 0
-    for item in items:
-        window.append(item)
-        size += item[1].stop
-        if size >= _WINDOW:
-            yield window
-            window, size = [], 0
-    if window:
-        yield window
 
 
 use_short_ways()

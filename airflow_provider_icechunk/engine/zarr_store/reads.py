@@ -11,10 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from airflow_provider_icechunk.storage.pool import submit
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    SuffixByteRequest,
+)
+
+from airflow_provider_icechunk.engine.concurrency import submit
+from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Payload
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.tree.tree import WorkingTree
+
+from .keys import ChunkKey
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -92,3 +105,75 @@ async def _answer_later(later: Later[Answer], future: asyncio.Future[Answer]) ->
 def _fail(future: asyncio.Future[Answer], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A chunk, or a part of it, that Zarr wants."""
+
+    key: ChunkKey
+    byte_range: ByteRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReads:
+    """The chunks of one tree; `None` for a chunk that was never written."""
+
+    tree: WorkingTree
+
+    def cached(self, ask: Ask) -> bytes | None:
+        """A chunk that is in memory; `None` where finding out needs a thread."""
+        payload = self.tree.chunk_at_hand(ask.key.path, ask.key.index)
+        if payload is None:
+            return None
+        return self.tree.cached(Wanted(payload, *span(ask.byte_range, length(payload))))
+
+    def together(self, asked: Sequence[Ask]) -> list[bytes | None]:
+        """All of them at once, with as few requests as their places allow."""
+        wanted = self._wanted(asked)
+        found = dict(zip(wanted, self.tree.read(list(wanted.values())), strict=True))
+        return [found.get(position) for position in range(len(asked))]
+
+    def large_apart(self, asked: Sequence[Ask]) -> list[bytes | Later[bytes | None] | None]:
+        """Small chunks together; large ones, if there are several, each by itself."""
+        wanted = self._wanted(asked)
+        large = {place: want for place, want in wanted.items() if want.is_large}
+        if len(large) < 2:
+            large = {}
+        small = {place: want for place, want in wanted.items() if place not in large}
+        found: dict[int, bytes | Later[bytes | None]] = {}
+        found |= zip(small, self.tree.read(list(small.values())), strict=True)
+        found |= {place: Later(partial(self._one, want)) for place, want in large.items()}
+        return [found.get(position) for position in range(len(asked))]
+
+    def _one(self, wanted: Wanted) -> bytes | None:
+        return self.tree.read([wanted])[0]
+
+    def _wanted(self, asked: Sequence[Ask]) -> dict[int, Wanted]:
+        wanted: dict[int, Wanted] = {}
+        for position, ask in enumerate(asked):
+            payload = self.tree.chunk(ask.key.path, ask.key.index)
+            if payload is not None:
+                start, stop = span(ask.byte_range, length(payload))
+                wanted[position] = Wanted(payload, start, stop)
+        return wanted
+
+
+def span(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
+    """Where the asked part of a value of `size` bytes begins and ends."""
+    match byte_range:
+        case None:
+            return 0, size
+        case RangeByteRequest(start, end):
+            return min(start, size), min(end, size)
+        case OffsetByteRequest(offset):
+            return min(offset, size), size
+        case SuffixByteRequest(suffix):
+            return max(0, size - suffix), size
+        case _:
+            raise TypeError(f"Unexpected byte_range, got {byte_range}.")
+
+
+def length(payload: Payload) -> int:
+    """Bytes of a chunk."""
+    return len(payload.data) if isinstance(payload, Inline) else payload.length

@@ -7,9 +7,9 @@ in the event loop; everything else runs in threads, with the chunks of one turn 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,32 +17,49 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.common import BytesLike
 
+from airflow_provider_icechunk.engine.concurrency import add_async_twins
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Payload, Virtual
+from airflow_provider_icechunk.engine.format.model import Node
+from airflow_provider_icechunk.engine.format.names import (
+    CHUNK_PREFIX,
+    METADATA_FILE,
+    ROOT,
+    is_below,
+)
+from airflow_provider_icechunk.engine.tree.chunk_table import ChunkTable, chunk_tables
+from airflow_provider_icechunk.engine.tree.tree import WorkingTree
+from airflow_provider_icechunk.engine.virtual.locations import (
+    VirtualChunkSpec,
+    checksum_of,
+    parse_location,
+)
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     Kind,
     ReadOnlyError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs, Payload, Virtual
-from airflow_provider_icechunk.repository.async_twins import add_async_twins
-from airflow_provider_icechunk.repository.chunk_table import ChunkTable
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.repository.working_tree import WorkingTree
-from airflow_provider_icechunk.virtual.locations import parse_location
-from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
-from airflow_provider_icechunk.zarr_store import listing
-from airflow_provider_icechunk.zarr_store.batching import Batcher
-from airflow_provider_icechunk.zarr_store.codecs import bytes_of
-from airflow_provider_icechunk.zarr_store.keys import (
+
+from .codecs import bytes_of
+from .keys import (
     ChunkKey,
     DocumentKey,
+    chunk_prefix,
+    document_key,
     parse,
     parse_for_writing,
     path_of,
 )
-from airflow_provider_icechunk.zarr_store.pipeline import TreeStore
-from airflow_provider_icechunk.zarr_store.reading import Ask, ChunkReads, length, span
-from airflow_provider_icechunk.zarr_store.virtual_refs import columns, covered, grid_index
+from .pipeline import TreeStore
+from .reads import Ask, Batcher, ChunkReads, length, span
+from .virtual_refs import columns, covered, grid_index
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.async_twins import IcechunkStoreTwins
+else:
+    IcechunkStoreTwins = object
+
 
 # `list` is a method of every Zarr store, so the type needs other names inside the class.
 Coordinates = list[tuple[int, ...]]
@@ -50,10 +67,44 @@ Buffers = list[Buffer | None]
 Items = list[tuple[tuple[int, ...], Payload | None]]
 
 
-class IcechunkStore(TreeStore):
+class StoreSession(Protocol):
+    """What a store has to know of its session."""
+
+    @property
+    def tree(self) -> WorkingTree:
+        """Nodes and chunks as the session sees and changes them."""
+        ...
+
+    @property
+    def virtual(self) -> VirtualReader:
+        """Which foreign locations may be read and referred to."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Where the repository is."""
+        ...
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot below the tree."""
+        ...
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that the changes are for, if any."""
+        ...
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written (any more)."""
+        ...
+
+
+class IcechunkStore(TreeStore, IcechunkStoreTwins):
     """Zarr arrays and groups of one session. Writes become visible when the session commits."""
 
-    def __init__(self, session: Session, *, read_only: bool | None = None) -> None:
+    def __init__(self, session: StoreSession, *, read_only: bool | None = None) -> None:
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._tree = session.tree
@@ -80,8 +131,8 @@ class IcechunkStore(TreeStore):
         return f"<IcechunkStore of {session.location} at {session.snapshot_id}, {where}>"
 
     @property
-    def session(self) -> Session:
-        """The session whose tree this is."""
+    def session(self) -> Any:
+        """The session whose tree this is. Its class lies above: the store knows a protocol only."""
         return self._session
 
     @property
@@ -133,7 +184,7 @@ class IcechunkStore(TreeStore):
         parsed = parse(key)
         if isinstance(parsed, ChunkKey):
             ask = Ask(parsed, byte_range)
-            data = self._chunks.at_hand(ask)
+            data = self._chunks.cached(ask)
             if data is None:
                 data = await self._reads.ask(ask)
         else:
@@ -161,7 +212,7 @@ class IcechunkStore(TreeStore):
 
         All of them at once, unless `get_partial_values_concurrency` was chosen.
         """
-        chosen = self._tree.engine.config.get_partial_values_concurrency
+        chosen = self._tree.core.config.get_partial_values_concurrency
         at_once = None if chosen is None else asyncio.Semaphore(max(1, chosen))
 
         async def read(key: str, byte_range: ByteRequest | None) -> Buffer | None:
@@ -200,7 +251,7 @@ class IcechunkStore(TreeStore):
 
     async def getsize_prefix(self, prefix: str) -> int:
         """Bytes under all keys that start with `prefix`."""
-        keys = await asyncio.to_thread(lambda: list(listing.keys_with_prefix(self._tree, prefix)))
+        keys = await asyncio.to_thread(lambda: list(keys_with_prefix(self._tree, prefix)))
         return sum([await self.getsize(key) for key in keys])
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -264,9 +315,7 @@ class IcechunkStore(TreeStore):
         if self._tree.node(path) is not None:
             self._tree.delete(path)
             return
-        keys = await asyncio.to_thread(
-            lambda: list(listing.keys_with_prefix(self._tree, f"{path[1:]}/"))
-        )
+        keys = await asyncio.to_thread(lambda: list(keys_with_prefix(self._tree, f"{path[1:]}/")))
         for key in keys:
             self.delete_sync(key)
 
@@ -282,7 +331,7 @@ class IcechunkStore(TreeStore):
 
     async def is_empty(self, prefix: str) -> bool:
         """Whether no key lies below `prefix`."""
-        names = await asyncio.to_thread(listing.names_in, self._tree, prefix)
+        names = await asyncio.to_thread(names_in, self._tree, prefix)
         return not names
 
     async def list(self) -> AsyncIterator[str]:
@@ -292,20 +341,20 @@ class IcechunkStore(TreeStore):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """All keys that start with `prefix`."""
-        keys = await asyncio.to_thread(lambda: [*listing.keys_with_prefix(self._tree, prefix)])
+        keys = await asyncio.to_thread(lambda: [*keys_with_prefix(self._tree, prefix)])
         for key in keys:
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Names directly below `prefix`."""
-        for name in await asyncio.to_thread(listing.names_in, self._tree, prefix):
+        for name in await asyncio.to_thread(names_in, self._tree, prefix):
             yield name
 
     def array_chunk_iterator(
         self, array_path: str, batch_size: int = 100_000
     ) -> AsyncIterator[ChunkTable]:
         """Where the chunks of an array are, in tables; see `Session.array_chunk_iterator`."""
-        return self._session.array_chunk_iterator(array_path, batch_size)
+        return chunk_tables(self._tree, array_path, batch_size)
 
     def set_virtual_ref(
         self,
@@ -424,12 +473,12 @@ class IcechunkStore(TreeStore):
             )
 
 
-def _identity(session: Session) -> tuple[str, str]:
+def _identity(session: StoreSession) -> tuple[str, str]:
     return session.location, session.snapshot_id
 
 
 def _rebuild(
-    cls: type[IcechunkStore], session: Session, read_only: bool, is_open: bool
+    cls: type[IcechunkStore], session: StoreSession, read_only: bool, is_open: bool
 ) -> IcechunkStore:
     store = cls(session, read_only=read_only)
     store._is_open = is_open
@@ -443,3 +492,78 @@ def _buffer(data: bytes | None, prototype: BufferPrototype | None) -> Buffer | N
 
 
 add_async_twins(IcechunkStore, ("set_virtual_ref", "set_virtual_refs", "set_virtual_refs_arr"))
+
+
+def keys_with_prefix(tree: WorkingTree, prefix: str) -> Iterator[str]:
+    """Every key at or below the path `prefix`.
+
+    The prefix ends where a name ends, as officially and in a folder: what lies below `foo` is not
+    in `foo-bar`.
+    """
+    path = prefix.strip("/")
+    for node in tree.nodes():
+        document, chunks = document_key(node.path), chunk_prefix(node.path)
+        if _reaches(path, document):
+            yield document
+        if node.is_group:
+            continue
+        if _reaches(path, chunks):
+            yield from _chunk_keys(tree, node)
+        elif _reaches(chunks, path):
+            yield from (key for key in _chunk_keys(tree, node) if _reaches(path, key))
+
+
+def _reaches(path: str, key: str) -> bool:
+    """Whether a key is at a path or below it."""
+    return not path or key == path or key.startswith(f"{path}/")
+
+
+def names_in(tree: WorkingTree, prefix: str) -> list[str]:
+    """Names directly below `prefix`: documents, child nodes, `c`, or parts of chunk keys."""
+    path = path_of(prefix)
+    if path is None:
+        return []
+    node = tree.node(path)
+    if node is not None and not node.is_group:
+        return [METADATA_FILE, CHUNK_PREFIX] if _has_chunks(tree, node) else [METADATA_FILE]
+    below = _children(tree, path)
+    if node is not None:
+        return [METADATA_FILE, *below]
+    return below or _chunk_names(tree, path)
+
+
+def _children(tree: WorkingTree, path: str) -> list[str]:
+    start = 1 if path == ROOT else len(path) + 1
+    names = dict.fromkeys(
+        node.path[start:].split("/", 1)[0] for node in tree.nodes(path) if is_below(node.path, path)
+    )
+    return list(names)
+
+
+def _chunk_names(tree: WorkingTree, path: str) -> list[str]:
+    """Parts of chunk keys below a prefix such as `array/c/0`."""
+    owner = tree.ancestor(path)
+    if owner is None or owner.is_group:
+        return []
+    prefix = f"{path[1:]}/"
+    names = dict.fromkeys(
+        key[len(prefix) :].split("/", 1)[0]
+        for key in _chunk_keys(tree, owner)
+        if key.startswith(prefix)
+    )
+    return list(names)
+
+
+def _chunk_keys(tree: WorkingTree, node: Node) -> Iterator[str]:
+    prefix = chunk_prefix(node.path)
+    refs = tree.references(node)
+    if not refs.ndim:
+        yield from [prefix] * len(refs)
+        return
+    for start in range(0, len(refs), 10_000):
+        for row in refs.index[start : start + 10_000].tolist():
+            yield f"{prefix}/{'/'.join(map(str, row))}"
+
+
+def _has_chunks(tree: WorkingTree, node: Node) -> bool:
+    return len(tree.references(node)) > 0

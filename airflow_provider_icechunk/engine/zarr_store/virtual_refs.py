@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     Checksum,
     ChunkRefs,
     ETag,
     LastModified,
     RefKind,
 )
-from airflow_provider_icechunk.format.wire.distinct import first_rows
-from airflow_provider_icechunk.format.wire.heap import span_keys
-from airflow_provider_icechunk.virtual.fetch import VirtualReader
+from airflow_provider_icechunk.engine.format.coordinates import first_rows
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import span_keys
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 _MAX_U32 = (1 << 32) - 1
 

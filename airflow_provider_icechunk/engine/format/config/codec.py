@@ -1,7 +1,7 @@
 """`RepositoryConfig` to and from `config.yaml`.
 
-Every key may be missing or null. Keys that are not known are kept and written back, so that saving
-a configuration with this version loses nothing that a newer one put there.
+Every key may be missing or null. Unknown keys are kept and written back, so saving a configuration
+with this version loses nothing that a newer one stored.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.config import (
-    CompressionAlgorithm,
-    CompressionConfig,
-    ManifestPreloadConfig,
-    RepositoryConfig,
-    VirtualChunkContainer,
-)
-from airflow_provider_icechunk.format.config_conditions import (
+
+from .conditions import (
     AllOf,
     Always,
     AnyDimCondition,
@@ -34,13 +28,16 @@ from airflow_provider_icechunk.format.config_conditions import (
     PathMatches,
     Rule,
 )
-from airflow_provider_icechunk.format.config_settings import U32, Settings
-from airflow_provider_icechunk.format.config_stores import (
-    AnyObjectStoreConfig,
-    ObjectStoreConfig,
-    S3Options,
+from .model import (
+    CompressionAlgorithm,
+    CompressionConfig,
+    ManifestPreloadConfig,
+    RepositoryConfig,
+    VirtualChunkContainer,
 )
-from airflow_provider_icechunk.format.config_yaml import Tagged, format_yaml, parse_yaml
+from .settings import U32, Settings
+from .stores import AnyObjectStoreConfig, ObjectStoreConfig, S3Options
+from .yaml import Tagged, format_yaml, parse_yaml
 
 _Group = TypeVar("_Group", bound=Settings)
 
@@ -67,7 +64,7 @@ def encode_config(config: RepositoryConfig) -> bytes:
 
 
 def config_from_tree(tree: object, *, where: str) -> RepositoryConfig:
-    """The configuration in plain values.
+    """The configuration from plain values.
 
     An alternative with content is a `Tagged` value or a mapping with one key, as in encodings that
     have no tags.
@@ -96,9 +93,6 @@ def _without_tags(tree: object) -> object:
         case list():
             return [_without_tags(item) for item in tree]
     return tree
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 def _wrong(at: str, expected: str, value: object) -> InvalidInputError:
@@ -130,7 +124,7 @@ def _number(value: object, at: str) -> int:
 
 
 def _variant(value: object, at: str) -> tuple[str, object]:
-    """Name and content of an alternative, whichever way it is written."""
+    """Name and content of an alternative, in either form."""
     match value:
         case Tagged(name, content):
             return name, content
@@ -167,7 +161,7 @@ def _value(cls: type[Settings], kind: type | None, name: str, value: object) -> 
 def _algorithm(value: object) -> CompressionAlgorithm:
     name, _ = _variant(value, "compression.algorithm")
     if name.lower() != "zstd":
-        raise InvalidInputError(f"the compression algorithm {name[:100]!r} is not known")
+        raise InvalidInputError(f"the compression algorithm {name[:100]!r} is unknown")
     return CompressionAlgorithm.Zstd
 
 
@@ -219,7 +213,7 @@ def _rule(value: object, at: str) -> Rule:
             return Always()
         case "false":
             return Never()
-    raise InvalidInputError(f"{at}: the condition {name[:100]!r} is not known")
+    raise InvalidInputError(f"{at}: the condition {name[:100]!r} is unknown")
 
 
 def _bound(value: object, at: str) -> Bound | None:
@@ -229,7 +223,7 @@ def _bound(value: object, at: str) -> Bound | None:
             return None
         case "Included" | "Excluded":
             return Bound(_number(content, at), included=name == "Included")
-    raise InvalidInputError(f"{at}: the bound {name[:100]!r} is not known")
+    raise InvalidInputError(f"{at}: the bound {name[:100]!r} is unknown")
 
 
 def _dimension(value: object, at: str) -> AnyDimCondition:
@@ -241,7 +235,7 @@ def _dimension(value: object, at: str) -> AnyDimCondition:
             return ManifestSplitDimCondition.DimensionName(_text(content, at))
         case "Any":
             return ManifestSplitDimCondition.Any()
-    raise InvalidInputError(f"{at}: the dimension condition {name[:100]!r} is not known")
+    raise InvalidInputError(f"{at}: the dimension condition {name[:100]!r} is unknown")
 
 
 def _split_sizes(value: object) -> Iterable[tuple[ManifestSplitCondition, list[Any]]]:
@@ -259,9 +253,6 @@ def _split_sizes(value: object) -> Iterable[tuple[ManifestSplitCondition, list[A
 
 def _preload_if(value: object) -> ManifestPreloadCondition:
     return ManifestPreloadCondition(_rule(value, "preload_if"))
-
-
-# --- writing -------------------------------------------------------------------------------------
 
 
 def _plain_group(settings: Settings) -> dict[str, object]:

@@ -1,19 +1,30 @@
-"""Conditions on nodes and dimensions: which manifests are preloaded, which arrays are split, how.
+"""Conditions on nodes and dimensions: which manifests to preload, which arrays to split and how.
 
-A condition is a small expression over a node's path and name. Patterns are searched for anywhere in
-the text, like the official library does; a pattern that cannot be understood matches nothing.
+A condition is a small expression over a node's path and name. Patterns may match anywhere in the
+text. They come from stored configurations, and the standard library can need exponential time for a
+malicious one, so they are run by RE2, from the extra `patterns`.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
-from airflow_provider_icechunk.format.config_settings import U32, Settings
-from airflow_provider_icechunk.format.names import base_name
-from airflow_provider_icechunk.format.patterns import pattern_found
+from airflow_provider_icechunk.engine.format.names import base_name
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
+
+from .settings import U32, Settings
+
+COORDINATE_NAMES = (
+    r"^(t|time|date|year|month|week|day|hour|min)[0-9]*$"
+    r"|^(x|y|z|i|j|ni|nj|lat|lon|latitude|longitude|nlat|nlon|rlat|rlon)[0-9]*$"
+    r"|^(level|lev|depth|height|altitude|pressure|isobaric|sigma)[a-z_]*[0-9]*$"
+)
+"""Usual names of coordinates; the only pattern that works without RE2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class NumRefs:
-    """The manifest has a number of references between the bounds; `None` is no bound."""
+    """The number of references is between the bounds; `None` means no bound."""
 
     lower: Bound | None
     upper: Bound | None
@@ -62,12 +73,12 @@ class NumRefs:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Holds for everything."""
+    """Always holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Holds for nothing."""
+    """Never holds."""
 
 
 Rule = AnyOf | AllOf | PathMatches | NameMatches | NumRefs | Always | Never
@@ -92,6 +103,45 @@ def rule_holds(rule: Rule, path: str, num_refs: int = 0) -> bool:
             return True
         case Never():
             return False
+
+
+def pattern_found(pattern: str, text: str) -> bool:
+    """Whether `pattern` is found in `text`.
+
+    A pattern that RE2 does not support matches nothing, like an invalid one in the official
+    library; a warning names it.
+    """
+    if pattern == COORDINATE_NAMES:
+        return re.search(pattern, text) is not None
+    compiled = _compiled(pattern)
+    return compiled is not None and compiled.search(_utf8(text)) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    try:
+        import re2
+    except ImportError:
+        raise UnsupportedError(
+            f"the configuration has a condition with the pattern {pattern[:100]!r}, and patterns "
+            'need RE2: pip install "airflow-provider-icechunk[patterns]"'
+        ) from None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(_utf8(pattern), options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")[:100]
+        warnings.warn(
+            f"the pattern {pattern[:100]!r} in the configuration matches nothing: {reason}",
+            stacklevel=4,
+        )
+        return None
+
+
+def _utf8(text: str) -> bytes:
+    # JSON can contain lone surrogates, which plain UTF-8 cannot.
+    return text.encode(errors="surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +177,7 @@ class _Condition:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPreloadCondition(_Condition):
-    """Which manifests are worth loading when a session opens."""
+    """Which manifests to load when a session opens."""
 
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
@@ -141,22 +191,22 @@ class ManifestPreloadCondition(_Condition):
 
     @classmethod
     def true(cls) -> Self:
-        """Holds always."""
+        """Always holds."""
         return cls(Always())
 
     @classmethod
     def false(cls) -> Self:
-        """Holds never."""
+        """Never holds."""
         return cls(Never())
 
     def matches(self, path: str, num_refs: int) -> bool:
-        """Whether the manifest of the array at `path` is worth preloading."""
+        """Whether to preload the manifest of the array at `path`."""
         return rule_holds(self.rule, path, num_refs)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestSplitCondition(_Condition):
-    """Which arrays a splitting rule is for."""
+    """Which arrays a splitting rule applies to."""
 
     @classmethod
     def AnyArray(cls) -> Self:  # noqa: N802 - the official name
@@ -164,12 +214,12 @@ class ManifestSplitCondition(_Condition):
         return cls(Always())
 
     def matches(self, path: str) -> bool:
-        """Whether the rule is for the array at `path`."""
+        """Whether the rule applies to the array at `path`."""
         return rule_holds(self.rule, path)
 
 
 class ManifestSplitDimCondition:
-    """Which dimensions of an array a split size is for."""
+    """Which dimensions of an array a split size applies to."""
 
     @dataclass(frozen=True, slots=True)
     class Axis:
@@ -179,7 +229,7 @@ class ManifestSplitDimCondition:
 
     @dataclass(frozen=True, slots=True)
     class DimensionName:
-        """Dimensions with a name in which the pattern is found."""
+        """Dimensions whose name matches the pattern."""
 
         regex: str
 
@@ -201,7 +251,7 @@ SplitSizesDict = Mapping[ManifestSplitCondition, Mapping[AnyDimCondition, DimSpl
 
 
 def dimension_matches(condition: AnyDimCondition, axis: int, name: str | None) -> bool:
-    """Whether `condition` holds for dimension number `axis` called `name`."""
+    """Whether `condition` holds for dimension `axis` with this name."""
     match condition:
         case ManifestSplitDimCondition.Axis(wanted):
             return wanted == axis
@@ -226,7 +276,7 @@ def _tidy_sizes(value: Any) -> SplitSizes:
             if not isinstance(dimension, AnyDimCondition):
                 raise _bad_sizes("each dimension is a ManifestSplitDimCondition and a size")
             if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= U32:
-                raise _bad_sizes(f"a split size is from 1 to {U32} chunks, not {size!r}")
+                raise _bad_sizes(f"a split size must be from 1 to {U32} chunks, not {size!r}")
     return sizes
 
 
@@ -238,10 +288,10 @@ def _bad_sizes(problem: str) -> InvalidInputError:
 
 @dataclass(slots=True)
 class ManifestSplittingConfig(Settings):
-    """How the references of an array are spread over manifests.
+    """How the references of an array are split into manifests.
 
-    Rules are tried in order; each dimension takes the first size that fits it. A dimension without
-    a fitting size is not split.
+    Rules are tried in order; each dimension takes the first size that applies. A dimension without
+    one is not split.
     """
 
     split_sizes: SplitSizes | None = field(default=None)
@@ -253,7 +303,7 @@ class ManifestSplittingConfig(Settings):
 
     @staticmethod
     def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-        """The same rules written as nested dictionaries, in their order."""
+        """The rules from nested dictionaries, in order."""
         return ManifestSplittingConfig(
             tuple(
                 (condition, tuple(dimensions.items()))

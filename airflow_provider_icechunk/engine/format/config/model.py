@@ -1,8 +1,8 @@
-"""The configuration of a repository: what somebody chose, and what that amounts to.
+"""The configuration of a repository: chosen settings and effective values.
 
-`RepositoryConfig` and its parts have the official names and can be changed by assignment; a value
-of `None` was not chosen. `RepositoryConfig.resolved` fills in the defaults and gives the engine one
-frozen value to work with.
+`RepositoryConfig` and its parts have the official names and can be changed by assignment; `None`
+means not chosen. `RepositoryConfig.resolved` fills in the defaults and returns one frozen value for
+the engine.
 """
 
 from __future__ import annotations
@@ -12,27 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
-from airflow_provider_icechunk.format.config_conditions import (
+
+from .conditions import (
+    COORDINATE_NAMES,
     ManifestPreloadCondition,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
-from airflow_provider_icechunk.format.config_settings import (
-    U8,
-    U16,
-    U32,
-    U64,
-    Settings,
-    later,
-    one,
-    whole,
-)
-from airflow_provider_icechunk.format.config_stores import (
-    ObjectStoreConfig,
-    S3Options,
-    VirtualChunkContainer,
-)
+from .settings import U8, U16, U32, U64, Settings, later, one, whole
+from .stores import ObjectStoreConfig, S3Options, VirtualChunkContainer
 
 __all__ = [
     "CachingConfig",
@@ -60,13 +49,8 @@ __all__ = [
 ]
 
 _MAX_ZSTD_LEVEL = 22
-_COORDINATES = (
-    r"^(t|time|date|year|month|week|day|hour|min)[0-9]*$"
-    r"|^(x|y|z|i|j|ni|nj|lat|lon|latitude|longitude|nlat|nlon|rlat|rlon)[0-9]*$"
-    r"|^(level|lev|depth|height|altitude|pressure|isobaric|sigma)[a-z_]*[0-9]*$"
-)
 _SMALL_COORDINATES = ManifestPreloadCondition.name_matches(
-    _COORDINATES
+    COORDINATE_NAMES
 ) & ManifestPreloadCondition.num_refs(None, 1001)
 
 
@@ -77,7 +61,7 @@ class CompressionAlgorithm(Enum):
 
     @staticmethod
     def default() -> CompressionAlgorithm:
-        """The only algorithm there is."""
+        """The only algorithm."""
         return CompressionAlgorithm.Zstd
 
 
@@ -90,13 +74,13 @@ class CompressionConfig(Settings):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """Nothing chosen."""
+        """With no settings chosen."""
         return CompressionConfig()
 
 
 @dataclass(slots=True)
 class CachingConfig(Settings):
-    """How much is kept in memory, by kind of thing."""
+    """Cache sizes."""
 
     num_snapshot_nodes: int | None = field(default=None, metadata=whole(U64))
     num_chunk_refs: int | None = field(default=None, metadata=whole(U64))
@@ -106,13 +90,13 @@ class CachingConfig(Settings):
 
     @staticmethod
     def default() -> CachingConfig:
-        """Nothing chosen."""
+        """With no settings chosen."""
         return CachingConfig()
 
 
 @dataclass(slots=True)
 class ManifestPreloadConfig(Settings):
-    """Which manifests are loaded in advance, and how many references at most."""
+    """Which manifests are preloaded, and at most how many references."""
 
     max_total_refs: int | None = field(default=None, metadata=whole(U32))
     preload_if: ManifestPreloadCondition | None = field(
@@ -154,7 +138,7 @@ class ManifestConfig(Settings):
 
 @dataclass(slots=True)
 class StorageRetriesSettings(Settings):
-    """How often and how patiently a failed request is tried again."""
+    """Retries of failed requests."""
 
     max_tries: int | None = field(default=None, metadata=whole(U16, minimum=1))
     initial_backoff_ms: int | None = field(default=None, metadata=whole(U32))
@@ -163,9 +147,9 @@ class StorageRetriesSettings(Settings):
 
 @dataclass(slots=True)
 class RepoUpdateRetryConfig(Settings):
-    """How often a change of the `repo` object of generation `2` is tried when others are faster.
+    """Retries of changes to the `repo` object of generation `2` after lost races.
 
-    The defaults are 100 tries with pauses of 50 ms, which grow up to 30 s.
+    The defaults are 100 tries with pauses from 50 ms to 30 s.
     """
 
     default: StorageRetriesSettings | None = field(
@@ -185,7 +169,7 @@ class StorageConcurrencySettings(Settings):
 
 @dataclass(slots=True)
 class StorageSettings(Settings):
-    """How the storage is used."""
+    """Settings for the use of the storage."""
 
     concurrency: StorageConcurrencySettings | None = field(
         default=None, metadata=one(StorageConcurrencySettings)
@@ -221,7 +205,7 @@ class ResolvedStorage:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRetries:
-    """How often something is tried, and how long the pauses are."""
+    """Number of tries, and pauses between them."""
 
     max_tries: int = 100
     initial_backoff_ms: int = 50
@@ -243,7 +227,7 @@ class ResolvedConfig:
     """`RepositoryConfig` with every default filled in."""
 
     inline_chunk_threshold_bytes: int = 512
-    """Chunks smaller than this are kept in the manifest."""
+    """Chunks smaller than this are stored in the manifest."""
     get_partial_values_concurrency: int = 10
     compression_level: int = 3
     max_concurrent_requests: int = 256
@@ -259,16 +243,16 @@ class ResolvedConfig:
     repo_update_retries: ResolvedRetries = field(default_factory=ResolvedRetries)
     num_updates_per_repo_info_file: int = 1000
     location_compression: LocationCompression | None = None
-    """`None` keeps locations plain, which is what official readers of every version read."""
+    """`None` keeps locations plain, which all official versions can read."""
     attributes_file_threshold_bytes: int | None = None
 
 
 @dataclass(slots=True)
 class RepositoryConfig(Settings):
-    """Everything that can be chosen about a repository.
+    """All settings of a repository.
 
-    Stored with the repository by `Repository.save_config`; what the caller gives when opening goes
-    before what is stored, setting by setting, except `virtual_chunk_containers` and the parts of
+    Stored with the repository by `Repository.save_config`; settings that the caller passes when
+    opening override stored ones one by one, except `virtual_chunk_containers` and the parts of
     `manifest`, which replace the stored ones as a whole.
     """
 
@@ -289,12 +273,12 @@ class RepositoryConfig(Settings):
         default=None, metadata=later(whole(U16, minimum=1))
     )
     attributes_file_threshold_bytes: int | None = field(default=None, metadata=later(whole(U32)))
-    """Attributes of a node whose JSON is longer go to a file of their own, in generations `draft`,
+    """Attributes of a node whose JSON is longer go to a separate file, in generations `draft`,
     `alpha1` and `alpha`. By default none do."""
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """Nothing chosen."""
+        """With no settings chosen."""
         return RepositoryConfig()
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
@@ -302,7 +286,7 @@ class RepositoryConfig(Settings):
         return (self.virtual_chunk_containers or {}).get(name)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
-        """Add a container, in the place of one with the same URL prefix."""
+        """Add a container, replacing one with the same URL prefix."""
         problem = cont.problem()
         if problem:
             raise InvalidInputError(
@@ -315,13 +299,13 @@ class RepositoryConfig(Settings):
         }
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Have no containers. Stored ones are then replaced by none, not kept."""
+        """Set no containers: stored ones are removed, not kept."""
         self.virtual_chunk_containers = {}
 
     def resolved(self, storage_defaults: StorageSettings | None = None) -> ResolvedConfig:
-        """What this configuration amounts to.
+        """The effective values of this configuration.
 
-        `storage_defaults` are the defaults of a particular storage, which what is chosen overrides.
+        `storage_defaults` are the defaults of a particular storage, overridden by chosen settings.
         """
         compression = self.compression or CompressionConfig()
         manifest = self.manifest or ManifestConfig()

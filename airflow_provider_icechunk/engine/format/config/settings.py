@@ -1,7 +1,7 @@
-"""What every group of settings has in common: optional values, checked when set, mergeable.
+"""Base of all groups of settings: optional values, checked when set, mergeable.
 
-A setting that is `None` was not given; defaults are filled in by `RepositoryConfig.resolved`, not
-here, so that a stored configuration keeps saying only what somebody chose.
+`None` means not chosen; defaults are filled in by `RepositoryConfig.resolved`, not here, so a
+stored configuration contains only what somebody chose.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 Check = Callable[[object], str | None]
-"""Says what is wrong with a value, or `None`."""
+"""Returns what is wrong with a value, or `None`."""
 
 U8 = (1 << 8) - 1
 U16 = (1 << 16) - 1
@@ -26,7 +26,7 @@ class Settings:
     """A group of optional settings that can be changed by assignment, like the official ones."""
 
     extra: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
-    """Keys of a stored configuration that this version does not know, kept for rewriting."""
+    """Unknown keys of a stored configuration, kept for rewriting."""
 
     def __setattr__(self, name: str, value: object) -> None:
         check = _checks(type(self)).get(name)
@@ -38,7 +38,7 @@ class Settings:
         object.__setattr__(self, name, value)
 
     def merge(self, other: Self) -> Self:
-        """These settings, replaced by those of `other` wherever `other` has one."""
+        """These settings, overridden by those of `other` that are set."""
         merged: dict[str, Any] = {}
         for item in fields(self):
             mine, theirs = getattr(self, item.name), getattr(other, item.name)
@@ -52,7 +52,7 @@ class Settings:
 
 
 def whole(maximum: int, minimum: int = 0) -> Mapping[str, Any]:
-    """Metadata of a field for a whole number or nothing."""
+    """Metadata of a field for an optional whole number."""
 
     def check(value: object) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -65,7 +65,7 @@ def whole(maximum: int, minimum: int = 0) -> Mapping[str, Any]:
 
 
 def one(kind: type, *, merge: bool = True) -> Mapping[str, Any]:
-    """Metadata of a field for a value of type `kind` or nothing.
+    """Metadata of a field for an optional value of type `kind`.
 
     With `merge` off, merging replaces a group of settings as a whole.
     """
@@ -73,7 +73,7 @@ def one(kind: type, *, merge: bool = True) -> Mapping[str, Any]:
 
 
 def later(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Metadata of a field that official 1.1 does not know: stored only if it was chosen."""
+    """Metadata of a field that official 1.1 does not have: stored only if it was chosen."""
     return {**metadata, "later": True}
 
 

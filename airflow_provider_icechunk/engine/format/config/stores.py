@@ -1,8 +1,8 @@
-"""How foreign objects are reached: descriptions of stores, and containers of virtual chunks.
+"""Descriptions of external stores, and containers of virtual chunks.
 
-These values describe and never grant: a container that is stored in a repository says where its
-virtual chunks are, and nothing is read from there before the caller authorises it. Free-form
-options are not printed, since some of their keys are for secrets.
+These values describe and never grant: a stored container says where its virtual chunks are, and
+nothing is read from there until the caller authorizes it. Free-form options are not printed, since
+some of their keys are for secrets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_icechunk.format.config_settings import U32, Settings, one, whole
+from .settings import U32, Settings, one, whole
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class S3Options(Settings):
 
 
 class ObjectStoreConfig:
-    """The kinds of stores virtual chunks can live in."""
+    """The kinds of stores for virtual chunks."""
 
     @dataclass(frozen=True, slots=True)
     class InMemory:
@@ -77,7 +77,7 @@ class ObjectStoreConfig:
 
     @dataclass(frozen=True)
     class Unknown:
-        """A kind that a stored configuration names and this version does not know."""
+        """An unknown kind in a stored configuration."""
 
         tag: str
         content: object = field(default=None, repr=False)
@@ -108,7 +108,7 @@ _SCHEMES: dict[type, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class VirtualChunkContainer(Settings):
-    """A place of virtual chunks: all locations below a URL prefix, and the store behind them."""
+    """Virtual chunks below a URL prefix, and the store they are in."""
 
     url_prefix: str
     store: AnyObjectStoreConfig
@@ -117,7 +117,7 @@ class VirtualChunkContainer(Settings):
     def problem(self) -> str | None:
         """What makes this container unusable, or `None`.
 
-        Containers that old versions stored often are unusable; they are kept and never used.
+        Old versions often stored unusable containers; they are kept but never used.
         """
         scheme, separator, rest = self.url_prefix.partition("://")
         host, _, path = rest.partition("/")
@@ -128,7 +128,7 @@ class VirtualChunkContainer(Settings):
             expected = " or ".join(f"{known}://" for known in schemes) or "another store"
             return f"this kind of store needs {expected}, not {scheme}://"
         if "@" in host:
-            return "the url_prefix must not carry a user name or password"
+            return "the url_prefix must not contain a user name or password"
         if scheme.lower() != "file":
             return None if host else "the url_prefix must name a host or bucket"
         if not path.strip("/"):

@@ -1,8 +1,8 @@
-"""A bounded subset of YAML for stored configurations: plain values and local tags, nothing else.
+"""A bounded subset of YAML for stored configurations: only plain values and local tags.
 
-Aliases, merge keys, language tags and several documents are refused, so that a small file cannot
-become a large value and no tag can make an object. Words like `yes` and numbers like `1_000` are
-text, as they are for the official library.
+Aliases, merge keys, language tags and multiple documents are refused, so a small file cannot become
+a large value and no tag can create an object. Words like `yes` and numbers like `1_000` are text,
+as in the official library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_CONFIG_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_VALUES = 20_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C where there is one: a megabyte takes the other a second."""
+"""The C loader if available: the other one takes a second per megabyte."""
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
@@ -32,7 +32,7 @@ _ESCAPED = re.compile(r'[\x00-\x1f"\\\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]')
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A value with a local tag, which is how an alternative with content is written."""
+    """A value with a local tag: an alternative with content."""
 
     name: str
     """The tag without its `!`."""
@@ -40,14 +40,14 @@ class Tagged:
 
 
 def parse_yaml(data: bytes, *, where: str) -> object:
-    """The value in `data`: `None`, truth values, numbers, texts, lists, dicts, `Tagged`."""
+    """The value in `data`: `None`, booleans, numbers, texts, lists, dicts, `Tagged`."""
     if len(data) > MAX_CONFIG_BYTES:
         raise FormatError(
-            f"{where} has {len(data)} bytes; a configuration has at most {MAX_CONFIG_BYTES}",
+            f"{where} has {len(data)} bytes; a configuration may have at most {MAX_CONFIG_BYTES}",
             kind=Kind.LIMIT_EXCEEDED,
         )
     try:
-        return _Reader(data.decode(), where).document()
+        return _YamlReader(data.decode(), where).document()
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" at line {mark.line + 1}"
@@ -55,7 +55,7 @@ def parse_yaml(data: bytes, *, where: str) -> object:
         raise FormatError(f"{where} is not valid YAML{line}: {problem}") from None
 
 
-class _Reader:
+class _YamlReader:
     """One pass over the events of a document, counting as it goes."""
 
     def __init__(self, text: str, where: str) -> None:
@@ -82,9 +82,7 @@ class _Reader:
         self.values += 1
         if depth > _MAX_DEPTH or self.values > _MAX_VALUES:
             raise self.refused(
-                event,
-                f"more than {_MAX_DEPTH} levels or {_MAX_VALUES} values",
-                Kind.LIMIT_EXCEEDED,
+                event, f"more than {_MAX_DEPTH} levels or {_MAX_VALUES} values", Kind.LIMIT_EXCEEDED
             )
         if isinstance(event, yaml.AliasEvent):
             raise self.refused(event, "aliases are not accepted")
@@ -125,7 +123,7 @@ class _Reader:
                 raise self.refused(event, "a key must be a plain text")
             key = self.text(event)
             if key in items:
-                raise self.refused(event, f"the key {key[:100]!r} is there twice")
+                raise self.refused(event, f"the key {key[:100]!r} occurs twice")
             items[key] = self.value(next(self.events), depth + 1)
         return items
 
@@ -151,12 +149,12 @@ def _plain(text: str) -> object:
 
 
 def format_yaml(value: object) -> bytes:
-    """`value` as a YAML document that the official library and `parse_yaml` read as the same."""
+    """`value` as a YAML document that the official library and `parse_yaml` read alike."""
     return (_after(value, 0).lstrip() + "\n").encode()
 
 
 def _after(value: object, level: int) -> str:
-    """The text of `value` as it follows a key, a dash or a tag."""
+    """The text of `value` after a key, a dash or a tag."""
     pad = "\n" + "  " * level
     match value:
         case Tagged(name, content):

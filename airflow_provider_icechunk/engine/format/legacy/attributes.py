@@ -1,9 +1,9 @@
-"""Attributes of nodes in files of their own: which go there, and how they come back.
+"""Attributes of nodes in separate files: which go there, and how they are read back.
 
 Three generations have such files in their specifications, and no other software ever wrote them. A
 snapshot keeps small attributes inline and refers to a row of a file for long ones. Rows that the
-parent of a snapshot refers to are used again, so that a commit writes only what it changed. Storing
-and fetching files is given from outside.
+parent of a snapshot refers to are reused, so that a commit writes only what it changed. The caller
+provides the functions that store and fetch files.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.ids import AttributesId, SnapshotId, encode_base32
+from airflow_provider_icechunk.engine.format.wire import json as js
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.ids import AttributesId, SnapshotId, encode_base32
-from airflow_provider_icechunk.format.wire import json_text as js
 
 Attributes = dict[str, Any]
 Rows = tuple[Attributes, ...]
@@ -34,12 +34,12 @@ class AttributesRef:
 
 
 @dataclass(slots=True)
-class Reading:
+class AttributeReading:
     """The rows that one snapshot refers to."""
 
     rows_of: Callable[[AttributesId, str], Rows]
     memory: Purse
-    """Pays for all of them: a row may be referred to many times."""
+    """The budget for all of them: a row may be referred to many times."""
     placed: dict[bytes, AttributesRef] = field(default_factory=dict)
     texts: dict[AttributesRef, bytes] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class Writing:
 
 
 def _text(attributes: Attributes) -> bytes:
-    """What attributes are compared and measured by; any JSON value has one."""
+    """The text by which attributes are compared and measured; any JSON value has one."""
     return json.dumps(attributes, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -130,8 +130,10 @@ class AttributeFiles:
         self._rows: dict[AttributesId, Rows] = {}
         self._placed: dict[SnapshotId, dict[bytes, AttributesRef]] = {}
 
-    def reading(self, decode: Callable[[bytes, AttributesId, str], Rows], memory: Purse) -> Reading:
-        """Begin to read a snapshot; `decode` makes rows of the content of a file."""
+    def reading(
+        self, decode: Callable[[bytes, AttributesId, str], Rows], memory: Purse
+    ) -> AttributeReading:
+        """Start reading a snapshot; `decode` turns the content of a file into rows."""
 
         def rows_of(identity: AttributesId, where: str) -> Rows:
             known = self._rows.get(identity)
@@ -147,10 +149,10 @@ class AttributeFiles:
             _remember(self._rows, identity, rows, _REMEMBERED_FILES)
             return rows
 
-        return Reading(rows_of, memory)
+        return AttributeReading(rows_of, memory)
 
     def writing(self, snapshot: SnapshotId, parent: SnapshotId | None) -> Writing:
-        """Begin to write a snapshot, or to rewrite it."""
+        """Start writing a snapshot, or rewriting it."""
         known: dict[bytes, AttributesRef] = {}
         for one in (parent, snapshot):
             known |= self._placed.get(one, {}) if one is not None else {}
@@ -160,7 +162,7 @@ class AttributeFiles:
     def finish(
         self,
         snapshot: SnapshotId,
-        done: Reading | Writing,
+        done: AttributeReading | Writing,
         encode: Callable[[AttributesId, Rows], bytes] | None = None,
     ) -> None:
         """Store what is new in a written snapshot, and remember where its attributes are."""
@@ -184,8 +186,5 @@ def checked_rows(rows: Iterable[object], *, where: str) -> Rows:
     """Rows of a JSON file, each of which must be an object."""
     found = tuple(dict(js.as_object(row, "a row", where=where)) for row in rows)
     for row in found:
-        try:
-            js.check_depth(row)
-        except ValueError:
-            raise FormatError(f"{where}: nested deeper than {js.MAX_DEPTH} levels") from None
+        js.check_nesting(row, where=where)
     return found

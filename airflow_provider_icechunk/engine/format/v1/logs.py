@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId, SnapshotId
-from airflow_provider_icechunk.format.names import check_node_path
-from airflow_provider_icechunk.format.references import sort_keys
-from airflow_provider_icechunk.format.transactions import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import sort_keys
+from airflow_provider_icechunk.engine.format.coordinates import first_rows
+from airflow_provider_icechunk.engine.format.ids import (
+    NODE_ID_SIZE,
+    OBJECT_ID_SIZE,
+    NodeId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.engine.format.model import (
     Coordinates,
     Move,
     TransactionLog,
     in_target_order,
 )
-from airflow_provider_icechunk.format.wire.columns import batches
-from airflow_provider_icechunk.format.wire.distinct import first_rows
-from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
-from airflow_provider_icechunk.format.wire.layout import Shape, Writer, check_size
-from airflow_provider_icechunk.format.wire.vectors import Vectors
-from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+from airflow_provider_icechunk.engine.format.names import check_node_path
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table, batches
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import (
+    PayloadWriter,
+    Shape,
+    Vectors,
+    check_size,
+)
+from airflow_provider_icechunk.engine.format.wire.nested import increasing, together
+from airflow_provider_icechunk.engine.format.zarr_metadata import MAX_RANK
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 IDENTIFIER = b"Ichk"
-_FEW = 8
+_FEW = 40
+"""Up to this many chunks are read one by one faster than with array operations."""
+_ARRAY_MEMORY = 300
+"""Memory of the coordinates of an array as Python objects, beside their content."""
 
 _ROOT = Shape(44, (32, 4, 8, 12, 16, 20, 24, 28))
 _NEWER = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28, 44))
@@ -37,12 +51,11 @@ def decode(payload: bytes, *, where: str, memory: Purse | None = None) -> Transa
     """The log in a payload."""
     buffer = Buffer(payload, where=where, memory=memory)
     root = buffer.root(IDENTIFIER)
-    chunks: dict[NodeId, Coordinates] = {}
-    for table in root.tables(7):
-        identity = NodeId(table.fixed(0, NODE_ID_SIZE))
-        if identity in chunks:
-            buffer.fail("an array is listed twice among the updated chunks")
-        chunks[identity] = _coordinates(table)
+    tables = root.tables(7)
+    ids = [NodeId(table.fixed(0, NODE_ID_SIZE)) for table in tables]
+    if len(set(ids)) != len(ids):
+        buffer.fail("an array is listed twice among the updated chunks")
+    chunks = zip(ids, _coordinates(buffer, tables), strict=True)
     return TransactionLog(
         id=SnapshotId(root.fixed(0, OBJECT_ID_SIZE)),
         new_groups=_ids(root, 1),
@@ -51,16 +64,16 @@ def decode(payload: bytes, *, where: str, memory: Purse | None = None) -> Transa
         deleted_arrays=_ids(root, 4),
         updated_arrays=_ids(root, 5),
         updated_groups=_ids(root, 6),
-        updated_chunks=dict(sorted(chunks.items())),
+        updated_chunks=dict(sorted(chunks, key=itemgetter(0))),
         moves=tuple(_move(table) for table in root.tables(8)) if root.has(8) else (),
     )
 
 
 def encode(log: TransactionLog, *, newer: bool = False) -> bytearray:
-    """The payload of a log; only the files of generation `2`, the newer one, can say moves."""
+    """The payload of a log; only files of generation `2` (`newer`) can contain moves."""
     if log.moves and not newer:
         raise InvalidInputError("nodes can be moved in repositories of generation `2` only")
-    writer = Writer(IDENTIFIER, (_ROOT, _NEWER, _MOVE, _ARRAY_CHUNKS, _INDICES))
+    writer = PayloadWriter(IDENTIFIER, (_ROOT, _NEWER, _MOVE, _ARRAY_CHUNKS, _INDICES))
     root = writer.root(_NEWER if newer else _ROOT)
     if newer:
         _write_moves(writer, root + 44, log.moves)
@@ -109,7 +122,7 @@ def _move(table: Table) -> Move:
     return Move(NodeId(table.fixed(2, NODE_ID_SIZE)), kind == 1, source, target)
 
 
-def _write_moves(writer: Writer, at: int, moves: tuple[Move, ...]) -> None:
+def _write_moves(writer: PayloadWriter, at: int, moves: tuple[Move, ...]) -> None:
     ordered = in_target_order(moves)
     for link, move in zip(writer.references(at, len(ordered)), ordered, strict=True):
         writer.align(4)
@@ -121,34 +134,60 @@ def _write_moves(writer: Writer, at: int, moves: tuple[Move, ...]) -> None:
         writer.text(table + 8, move.target)
 
 
-def _coordinates(table: Table) -> Coordinates:
-    """Coordinates of one array, put in order: nothing searches them on disk."""
-    parts = _few(table) if table.count(1) <= _FEW else _many(table)
-    if not parts:
-        return np.zeros((0, 0), np.uint32)
-    if len({part.shape[1] for part in parts}) != 1:
-        table.buffer.fail("chunk coordinates of one array have different lengths")
-    index = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return in_order(index)
+def _coordinates(buffer: Buffer, tables: list[Table]) -> list[Coordinates]:
+    """Sorted coordinates of each array; their order on disk does not matter."""
+    if len(tables) <= _FEW and sum(table.count(1) for table in tables) <= _FEW:
+        return [_few(table) for table in tables]
+    buffer.hold(len(tables) * _ARRAY_MEMORY)
+    found: list[Coordinates] = [np.zeros((0, 0), np.uint32)] * len(tables)
+    vectors = [table.links(1) for table in tables]
+    for rows, at in together(buffer, vectors, 0, most=MAX_RANK):
+        counts = np.array([vectors[row][1] for row in rows], np.int64)
+        index, counts = _in_order(_index(buffer, at), counts)
+        for row, part in zip(rows, np.split(index, np.cumsum(counts)[:-1]), strict=True):
+            found[row] = part
+    return found
 
 
-def _many(table: Table) -> list[Coordinates]:
-    found = batches(table.buffer, table.offsets(1))
-    return [batch.coordinates(0, most=MAX_RANK) for batch in found]
+def _index(buffer: Buffer, at: NDArray[np.int64]) -> Coordinates:
+    """The coordinates in tables, which must all have equally many."""
+    parts = [(batch.rows, batch.coordinates(0, most=MAX_RANK)) for batch in batches(buffer, at)]
+    if len(parts) == 1:
+        return parts[0][1]
+    rank = parts[0][1].shape[1]
+    index = np.empty((len(at), rank), np.uint32)
+    for rows, part in parts:
+        if part.shape[1] != rank:
+            buffer.fail("chunk coordinates of one array have different lengths")
+        index[rows] = part
+    return index
 
 
-def _few(table: Table) -> list[Coordinates]:
-    """Most commits write few chunks: then setting up array operations takes the longest."""
+def _in_order(
+    index: Coordinates, counts: NDArray[np.int64]
+) -> tuple[Coordinates, NDArray[np.int64]]:
+    """Sorted distinct rows of each of several arrays, and their numbers."""
+    (keys,) = sort_keys(index)
+    if increasing(keys, counts):
+        return index, counts
+    array = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
+    (keys,) = sort_keys(np.column_stack([array, index]))
+    rows = first_rows(keys)
+    return index[rows], np.bincount(array[rows], minlength=len(counts))
+
+
+def _few(table: Table) -> Coordinates:
+    """For the few chunks of most commits, array operations would take longer."""
     rows = [item.numbers(0, "I") for item in table.tables(1)]
     if any(len(row) > MAX_RANK for row in rows):
         table.buffer.fail(f"chunk coordinates have more than {MAX_RANK} numbers")
     if len({len(row) for row in rows}) > 1:
         table.buffer.fail("chunk coordinates of one array have different lengths")
-    return [np.array(rows, np.uint32).reshape(len(rows), -1)] if rows else []
+    return in_order(np.array(rows, np.uint32).reshape(len(rows), len(rows[0]) if rows else 0))
 
 
 def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Rows sorted, each once."""
+    """Sorted distinct rows."""
     if len(index) < 2:
         return index
     (keys,) = sort_keys(index)
@@ -157,8 +196,8 @@ def in_order(index: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return index[first_rows(keys)]
 
 
-def _write_coordinates(writer: Writer, links: list[int], parts: list[Coordinates]) -> None:
-    """Coordinates of arrays of one rank: their vectors, then the records of all together."""
+def _write_coordinates(writer: PayloadWriter, links: list[int], parts: list[Coordinates]) -> None:
+    """Write coordinates of arrays of one rank: their vectors, then all records."""
     index = parts[0] if len(parts) == 1 else np.concatenate(parts)
     vectors = Vectors.link(writer, links, [len(part) for part in parts])
     rows, rank = index.shape

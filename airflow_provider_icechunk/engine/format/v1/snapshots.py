@@ -1,9 +1,9 @@
-"""Snapshot files of generation `1`.
+"""Snapshot files of generation `1` and the values of their metadata.
 
-Nodes are written in the order of their paths' raw bytes, because official readers search by it;
-releases before 1.1.3 wrote another order, so reading builds a dictionary and does not search. Two
-unreleased states of February 2025 are read as well: they have slot 7 in the root, and the older of
-the two keeps Zarr metadata in eight items.
+Nodes are written in the order of their paths' raw bytes, because official readers search in it;
+releases before 1.1.3 wrote another order, so reading builds a dictionary. Two unreleased versions
+of February 2025 are read as well: they have slot 7 in the root, and the older one stores Zarr
+metadata as eight items.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format.deferred import Deferred
-from airflow_provider_icechunk.format.generations.v1.metadata import decode_value, encode_value
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import Extents
+from airflow_provider_icechunk.engine.format.ids import (
     NODE_ID_SIZE,
     OBJECT_ID_SIZE,
     ManifestId,
     NodeId,
     SnapshotId,
 )
-from airflow_provider_icechunk.format.names import check_node_path
-from airflow_provider_icechunk.format.references import Extents
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
+    Deferred,
     Dimension,
     ManifestFile,
     ManifestRef,
@@ -39,22 +36,82 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
     in_order,
 )
-from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
-from airflow_provider_icechunk.format.wire.layout import Shape, Writer
-from airflow_provider_icechunk.format.wire.messagepack import measure
-from airflow_provider_icechunk.format.zarr_metadata import (
+from airflow_provider_icechunk.engine.format.names import check_node_path
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter, Shape
+from airflow_provider_icechunk.engine.format.wire.messagepack import measure
+from airflow_provider_icechunk.engine.format.zarr_metadata import (
     MAX_RANK,
     GroupDocument,
     parse_node,
     rebuild_document,
 )
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
+)
+
+MAX_VALUE = 1 << 20
+"""Maximum size of an encoded value."""
+MAX_DEPTH = 32
+
+
+def decode_value(data: bytes, where: str, memory: Purse | None = None) -> Any:
+    """The JSON value in `data`."""
+    if len(data) > MAX_VALUE:
+        raise FormatError(f"{where}: a metadata value has {len(data)} bytes, too many")
+    try:
+        measure(data, memory, where=f"{where}: a metadata value")
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, TypeError, RecursionError, OverflowError, msgpack.UnpackException):
+        raise FormatError(f"{where}: a metadata value is not one MessagePack value") from None
+    if not _is_json(value, MAX_DEPTH):
+        raise FormatError(
+            f"{where}: a metadata value is not a JSON value, or nested more than {MAX_DEPTH} deep"
+        )
+    return value
+
+
+def encode_value(name: str, value: Any) -> bytes:
+    """`value` as MessagePack; raises for what JSON cannot express."""
+    problem = "it is not a JSON value (null, boolean, 64-bit number, text, list, object)"
+    try:
+        if _is_json(value, MAX_DEPTH):
+            data: bytes = msgpack.packb(value)
+            if len(data) <= MAX_VALUE:
+                return data
+            problem = f"it has {len(data)} bytes, more than {MAX_VALUE}"
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise InvalidInputError(
+        f"the metadata value {name[:80]!r} cannot be stored: {problem}", kind=Kind.INVALID_METADATA
+    )
+
+
+def _is_json(value: Any, depth: int) -> bool:
+    if depth < 0:
+        return False
+    match value:
+        case None | bool() | int() | float() | str():
+            return True
+        case list() | tuple():
+            return all(_is_json(item, depth - 1) for item in value)
+        case dict():
+            return all(
+                isinstance(key, str) and _is_json(item, depth - 1) for key, item in value.items()
+            )
+        case _:
+            return False
+
 
 IDENTIFIER = b"Ichk"
 
 MAX_COUNT = (1 << 32) - 1
 _FILE_MEMORY = 400
 _NODE_MEMORY = 400
-"""What a manifest file and a node take as objects of Python, beside what is read for them."""
+"""Memory of a manifest file and a node as Python objects, beside their content."""
 _ARRAY, _GROUP = 1, 2
 _INLINE_ATTRIBUTES = 1
 
@@ -118,7 +175,7 @@ class Dialect:
     decode_value: Callable[[bytes, str, Purse | None], Any]
     encode_value: Callable[[str, Any], bytes]
     newer: bool
-    """Generation `2`: no parent, shapes and manifest files in tables of their own."""
+    """Generation `2`: no parent, shapes and manifest files in separate tables."""
 
 
 DIALECT = Dialect(decode_value, encode_value, newer=False)
@@ -132,7 +189,7 @@ def decode(
     glance: bool = False,
     memory: Purse | None = None,
 ) -> Snapshot:
-    """The snapshot in a payload; at a `glance` its tree waits until somebody looks into it."""
+    """The snapshot in a payload; with `glance` its tree is decoded on first access."""
     buffer = Buffer(payload, where=where, memory=memory)
     root = buffer.root(IDENTIFIER)
     parent = None if dialect.newer else root.fixed_or_none(1, OBJECT_ID_SIZE)
@@ -159,7 +216,7 @@ def decode(
 
 def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     """The payload of a snapshot."""
-    writer = Writer(IDENTIFIER, _SHAPES)
+    writer = PayloadWriter(IDENTIFIER, _SHAPES)
     shape = _root_shape(snapshot, dialect)
     root = writer.root(shape, align=8)
     if snapshot.extra is not None:
@@ -247,7 +304,7 @@ def _node(table: Table, unreleased: bool) -> Node:
         table.buffer.fail(error.message)
     kind = table.u8(3)
     if unreleased and table.has(5) and kind not in (_ARRAY, _GROUP):
-        # There a reference is in slot 3, and no reference is as short as 1 or 2.
+        # There slot 3 is a reference, which is never as short as 1 or 2.
         return _unreleased_node(table, identity, path)
     data = _node_data(table, kind, 4)
     array = _array_data(data) if kind == _ARRAY else None
@@ -274,7 +331,7 @@ def _array_data(data: Table) -> ArrayData:
 
 
 def _shape(data: Table) -> tuple[Dimension, ...]:
-    """The sides of an array; files of generation `2` say how many chunks, not how long they are."""
+    """The sides of an array; files of generation `2` have numbers of chunks, not lengths."""
     if not data.has(3):
         return tuple(Dimension(length, chunk) for length, chunk in data.pairs(0, "Q"))
     sides = [(side.u64(0), side.u32(1)) for side in data.tables(3)]
@@ -291,7 +348,7 @@ def _manifest_refs(data: Table, slot: int, rank: int) -> tuple[ManifestRef, ...]
 
 
 def _extents(ref: Table, rank: int) -> Extents | None:
-    """The box of a manifest; official readers take an empty one as unbounded."""
+    """The extents of a manifest; official readers treat empty ones as unbounded."""
     ranges = ref.pairs(1, "I")
     if len(ranges) != rank:
         if not ranges:
@@ -339,7 +396,7 @@ def _early_value(data: bytes, table: Table) -> Any:
         return table.buffer.fail("the metadata of a node is not one MessagePack value")
 
 
-def _write_metadata(writer: Writer, at: int, metadata: Metadata, dialect: Dialect) -> None:
+def _write_metadata(writer: PayloadWriter, at: int, metadata: Metadata, dialect: Dialect) -> None:
     items = sorted(metadata.items(), key=lambda item: item[0].encode())
     for link, (name, value) in zip(writer.references(at, len(items)), items, strict=True):
         writer.align(4)
@@ -349,7 +406,7 @@ def _write_metadata(writer: Writer, at: int, metadata: Metadata, dialect: Dialec
         writer.blob(item + 8, dialect.encode_value(name, value))
 
 
-def _write_manifest_files(writer: Writer, at: int, snapshot: Snapshot) -> None:
+def _write_manifest_files(writer: PayloadWriter, at: int, snapshot: Snapshot) -> None:
     files = sorted(snapshot.manifest_files.values(), key=lambda file: file.id)
     rows = np.zeros(len(files), _MANIFEST_FILE)
     if files:
@@ -359,7 +416,7 @@ def _write_manifest_files(writer: Writer, at: int, snapshot: Snapshot) -> None:
     writer.blob(at, rows.tobytes(), count=len(files), align=8)
 
 
-def _write_manifest_infos(writer: Writer, at: int, snapshot: Snapshot) -> None:
+def _write_manifest_infos(writer: PayloadWriter, at: int, snapshot: Snapshot) -> None:
     files = sorted(snapshot.manifest_files.values(), key=lambda file: file.id)
     for link, file in zip(writer.references(at, len(files)), files, strict=True):
         writer.align(8)
@@ -373,7 +430,7 @@ def _write_manifest_infos(writer: Writer, at: int, snapshot: Snapshot) -> None:
         writer.number(info + 4, "I", file.num_chunk_refs)
 
 
-def _write_node(writer: Writer, link: int, node: Node, dialect: Dialect) -> None:
+def _write_node(writer: PayloadWriter, link: int, node: Node, dialect: Dialect) -> None:
     writer.align(4)
     writer.link(link)
     at = writer.table(_NODE if node.extra is None else _NODE_EXTRA)
@@ -391,7 +448,9 @@ def _write_node(writer: Writer, link: int, node: Node, dialect: Dialect) -> None
         _write_array_data(writer, node, node.array, dialect)
 
 
-def _write_array_data(writer: Writer, node: Node, array: ArrayData, dialect: Dialect) -> None:
+def _write_array_data(
+    writer: PayloadWriter, node: Node, array: ArrayData, dialect: Dialect
+) -> None:
     names = array.dimension_names
     if dialect.newer:
         at = writer.table(_NEWER_ARRAY_DATA if names is None else _NEWER_NAMED_ARRAY_DATA)
@@ -413,7 +472,7 @@ def _write_array_data(writer: Writer, node: Node, array: ArrayData, dialect: Dia
         _write_manifest_ref(writer, link, ref, len(array.shape))
 
 
-def _write_sides(writer: Writer, at: int, node: Node, array: ArrayData) -> None:
+def _write_sides(writer: PayloadWriter, at: int, node: Node, array: ArrayData) -> None:
     counts = [side.num_chunks for side in array.shape]
     if None in counts:
         facts = parse_node(node.user_data, rectilinear=True)
@@ -428,11 +487,9 @@ def _write_sides(writer: Writer, at: int, node: Node, array: ArrayData) -> None:
         writer.number(table + 16, "I", min(count or 0, MAX_COUNT))
 
 
-def _write_manifest_ref(writer: Writer, link: int, ref: ManifestRef, rank: int) -> None:
+def _write_manifest_ref(writer: PayloadWriter, link: int, ref: ManifestRef, rank: int) -> None:
     if ref.extents is None or len(ref.extents) != rank:
-        raise InvalidInputError(
-            "a manifest is named without its extents, which this generation needs"
-        )
+        raise InvalidInputError("a manifest reference has no extents, which this generation needs")
     writer.align(4)
     writer.link(link)
     at = writer.table(_MANIFEST_REF)

@@ -1,7 +1,7 @@
-"""Many tiny zstd frames that share one dictionary: locations of virtual chunks.
+"""Locations of virtual chunks as many small zstd frames that share a dictionary.
 
-What a frame may unpack to is read from its header before anything is allocated; a frame that does
-not say is unpacked by itself under the same limit.
+The unpacked size of a frame is read from its header before anything is allocated; a frame without
+one is unpacked separately under the same limit.
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.config.model import LocationCompression
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.engine.format.v1.manifest_read import COMPRESSED_LOCATION, IDENTIFIER
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, batches
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import span_keys, split_keys
+from airflow_provider_icechunk.engine.format.wire.nested import positions
 from airflow_provider_icechunk.exceptions import FormatError, Kind
-from airflow_provider_icechunk.format.config import LocationCompression
-from airflow_provider_icechunk.format.generations.v1.manifests import (
-    COMPRESSED_LOCATION,
-    IDENTIFIER,
-)
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.wire.columns import batches
-from airflow_provider_icechunk.format.wire.flatbuffers import Buffer
-from airflow_provider_icechunk.format.wire.heap import span_keys, split_keys
 
 MAX_LOCATION = 1024
-"""Longest location that official readers accept, in bytes."""
+"""Maximum size of a location that official readers accept, in bytes."""
 MAX_DICTIONARY = 1 << 20
 _MAX_TOTAL = 1 << 30
 _ROW_MEMORY = 48
 _FRAME_MEMORY = 120
-"""What a reference, and a frame that several of them may share, take until it is unpacked."""
+"""Memory of a reference, and of a possibly shared frame, until it is unpacked."""
 _MAGIC = np.frombuffer(b"\x28\xb5\x2f\xfd", np.uint8)
 _LONGEST_HEADER = 18
 _ID_SIZES = np.array([0, 1, 2, 4], np.int64)
@@ -44,9 +41,9 @@ def unpack_frames(
     where: str,
     hold: Callable[[int], None] = lambda _: None,
 ) -> tuple[bytes, NDArray[np.uint64]]:
-    """The texts in the frames at `spans`, one after the other, and the span of each.
+    """The concatenated texts of the frames at `spans`, and the span of each.
 
-    Equal spans are unpacked once. `hold` is told how much memory that takes, before it is taken.
+    Equal spans are unpacked once. `hold` is called with the memory before it is allocated.
     """
     if len(dictionary) > MAX_DICTIONARY:
         raise FormatError(f"{where}: its location dictionary has {len(dictionary)} bytes")
@@ -77,9 +74,10 @@ def unpack_frames(
 def pack_locations(
     manifest: Manifest, settings: LocationCompression
 ) -> tuple[Manifest, bytes] | None:
-    """The manifest with frames in the place of locations, and the dictionary they are made with.
+    """The manifest with frames instead of locations, and their dictionary.
 
-    `None` where it is not worth it, or not possible: too few of them, too long or too different.
+    `None` if compression is not worth it or impossible: too few locations, too long or too
+    different.
     """
     arrays = {node: parts for node, parts in manifest.arrays.items() if parts}
     virtual = [refs for parts in arrays.values() for refs in parts]
@@ -99,11 +97,11 @@ def pack_locations(
         [_packed(refs, *found, packer) for refs, found in zip(virtual, texts, strict=True)]
     )
     frames = {node: tuple(next(packed) for _ in parts) for node, parts in arrays.items()}
-    return Manifest(manifest.id, {**manifest.arrays, **frames}), trained.as_bytes()
+    return replace(manifest, arrays={**manifest.arrays, **frames}), trained.as_bytes()
 
 
 def _texts(refs: ChunkRefs) -> tuple[list[bytes], NDArray[np.intp]]:
-    """Distinct locations of the virtual references, and which of them each reference has."""
+    """Distinct locations of the virtual references, and the location of each reference."""
     keys, inverse = np.unique(
         span_keys(refs.span[refs.kind == RefKind.VIRTUAL]), return_inverse=True
     )
@@ -113,10 +111,7 @@ def _texts(refs: ChunkRefs) -> tuple[list[bytes], NDArray[np.intp]]:
 
 
 def _packed(
-    refs: ChunkRefs,
-    texts: list[bytes],
-    which: NDArray[np.intp],
-    packer: zstandard.ZstdCompressor,
+    refs: ChunkRefs, texts: list[bytes], which: NDArray[np.intp], packer: zstandard.ZstdCompressor
 ) -> ChunkRefs:
     frames = [packer.compress(text) for text in texts]
     ends = len(refs.heap) + np.cumsum([0, *map(len, frames)], dtype=np.uint64)
@@ -127,26 +122,24 @@ def _packed(
 
 
 def location_compression(payload: bytes, *, where: str) -> tuple[int | None, int]:
-    """Bytes of the dictionary of a manifest, `None` without one, and how many locations use it."""
+    """Size of a manifest's dictionary, `None` without one, and the number of its locations."""
     root = Buffer(payload, where=where).root(IDENTIFIER)
     if not root.has(2):
         return None, 0
+    at = positions(root.buffer, [table.links(1) for table in root.tables(1)])
     count = sum(
-        len(batch.at)
-        for table in root.tables(1)
-        for batch in batches(root.buffer, table.offsets(1))
-        if batch.has(COMPRESSED_LOCATION)
+        len(batch.at) for batch in batches(root.buffer, at) if batch.has(COMPRESSED_LOCATION)
     )
     return len(root.blob(2)), count
 
 
 def _declared_sizes(payload: bytes, spans: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-    """How much each frame says it unpacks to; the limit where it does not say."""
+    """The announced unpacked size of each frame; the limit if there is none."""
     padded = np.frombuffer(payload + bytes(_LONGEST_HEADER), np.uint8)
     heads = padded[spans[:, :1] + np.arange(_LONGEST_HEADER)]
     lengths = spans[:, 1] - spans[:, 0]
     if bool((heads[:, :4] != _MAGIC).any() | (lengths < 6).any()):
-        raise FormatError(f"{where}: the compressed location of a chunk is no zstd frame")
+        raise FormatError(f"{where}: the compressed location of a chunk is not a zstd frame")
     descriptor = heads[:, 4].astype(np.int64)
     flag, single = descriptor >> 6, descriptor >> 5 & 1
     at = 5 + (1 - single) + _ID_SIZES[descriptor & 3]

@@ -1,43 +1,167 @@
-"""The `repo` object of generation `2`: `RepoInfo` to bytes and back.
+"""The `repo` object of generation `2` and its operations log: values to bytes and back.
 
-Parents and references are indices into the list of snapshots, which is in the order of ids; adding
-a snapshot shifts them, so they are computed anew whenever the object is written. A parent of -1 is
-written explicitly: its default is 0, which would make the first snapshot its own parent.
+Parents and references are indices into the list of snapshots, which is ordered by id; adding a
+snapshot shifts them, so they are computed on every write. A parent of -1 is written explicitly: the
+default is 0, which would make the first snapshot its own parent.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, FileType
-from airflow_provider_icechunk.format.generations.v1.codec import DEFAULT_LEVEL
-from airflow_provider_icechunk.format.generations.v2.codec import seal
-from airflow_provider_icechunk.format.generations.v2.events import Unknown
-from airflow_provider_icechunk.format.generations.v2.repo_events import (
-    EVENT_SHAPES,
-    STATUS,
-    read_event,
-    read_status,
-    write_event,
-    write_status,
-)
-from airflow_provider_icechunk.format.generations.v2.repo_info import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.codec import DEFAULT_LIMITS, FileType
+from airflow_provider_icechunk.engine.format.ids import OBJECT_ID_SIZE, SnapshotId, encode_base32
+from airflow_provider_icechunk.engine.format.names import MAIN
+from airflow_provider_icechunk.engine.format.v1.codec import DEFAULT_LEVEL
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter, Shape
+from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
+
+from . import repo
+from .codec import seal
+from .repo import (
     SPEC_VERSION,
+    Availability,
+    Event,
     Items,
+    OperationsEntry,
     RepoInfo,
     SnapshotRecord,
-    Update,
+    Status,
+    Unknown,
     by_name,
 )
-from airflow_provider_icechunk.format.ids import OBJECT_ID_SIZE, SnapshotId, encode_base32
-from airflow_provider_icechunk.format.names import MAIN
-from airflow_provider_icechunk.format.wire.flatbuffers import Buffer, Table
-from airflow_provider_icechunk.format.wire.layout import Shape, Writer
+
+STATUS = Shape(24, (20, 8, 16))
+_STATUS_UNEXPLAINED = Shape(24, (20, 8))
+_EMPTY = Shape(4, ())
+_VERSIONS = Shape(8, (4, 5))
+_NAME = Shape(8, (4,))
+_NAME_AND_ID = Shape(20, (4, 8))
+_NAME_AND_IDS = Shape(32, (4, 8, 20))
+_ID = Shape(16, (4,))
+_FLAG = Shape(8, (4, 6, 7))
+_STATUS_LINK = Shape(8, (4,))
+EVENT_SHAPES = (
+    _STATUS_UNEXPLAINED,
+    _EMPTY,
+    _VERSIONS,
+    _NAME,
+    _NAME_AND_ID,
+    _NAME_AND_IDS,
+    _ID,
+    _FLAG,
+    _STATUS_LINK,
+)
+
+_SLOTS = {2: 2, 5: 1, 6: 2, 7: 1, 8: 2, 9: 2, 10: 2, 11: 3, 12: 1, 15: 3, 16: 1}
+"""Number of slots in the table of each event; 0 if not listed."""
+
+
+def read_status(table: Table) -> Status:
+    """Who may change the repository."""
+    code = table.u8(0)
+    if code > Availability.OFFLINE:
+        table.buffer.fail(f"its availability is {code}, which is unknown")
+    return Status(Availability(code), table.u64(1), table.text_or_none(2))
+
+
+def write_status(writer: PayloadWriter, status: Status) -> None:
+    """Append a status table at the current end, which is a multiple of eight."""
+    table = writer.table(_STATUS_UNEXPLAINED if status.reason is None else STATUS, align=8)
+    writer.number(table + 20, "B", status.availability)
+    writer.number(table + 8, "Q", status.set_at)
+    if status.reason is not None:
+        writer.text(table + 16, status.reason)
+
+
+def read_event(update: Table, unknown: list[str]) -> Event:
+    """The event of a log entry; unknown fields are recorded."""
+    code = update.u8(0)
+    if code not in _READERS:
+        return repo.Unknown(code)
+    table = update.child(1)
+    if any(table.slots[_SLOTS.get(code, 0) :]):
+        unknown.append(f"a field of an update of type {code}")
+    return _READERS[code](table)
+
+
+def write_event(writer: PayloadWriter, link: int, event: Event) -> int:
+    """Append the table of an event, point `link` to it, and return the code of its type."""
+    if isinstance(event, repo.Unknown):
+        raise InvalidInputError(f"an update of unknown type {event.code} cannot be written")
+    writer.align(4)
+    writer.link(link)
+    match event:
+        case repo.RepoMigrated(from_version, to_version):
+            table = writer.table(_VERSIONS)
+            writer.put(table + 4, bytes((from_version, to_version)))
+        case repo.TagCreated(name) | repo.BranchCreated(name):
+            writer.text(writer.table(_NAME) + 4, name)
+        case (
+            repo.TagDeleted(name, identity)
+            | repo.BranchDeleted(name, identity)
+            | repo.BranchReset(name, identity)
+            | repo.NewCommit(name, identity)
+        ):
+            table = writer.table(_NAME_AND_ID)
+            writer.put(table + 8, identity)
+            writer.text(table + 4, name)
+        case repo.CommitAmended(branch, previous, identity):
+            table = writer.table(_NAME_AND_IDS)
+            writer.put(table + 8, previous + identity)
+            writer.text(table + 4, branch)
+        case repo.NewDetachedSnapshot(identity):
+            writer.put(writer.table(_ID) + 4, identity)
+        case repo.FeatureFlagChanged(flag, value):
+            table = writer.table(_FLAG)
+            writer.number(table + 4, "H", flag)
+            writer.put(table + 6, bytes((bool(value), value is not None)))
+        case repo.RepoStatusChanged(status):
+            table = writer.table(_STATUS_LINK)
+            writer.align(8)
+            writer.link(table + 4)
+            write_status(writer, status)
+        case _:
+            writer.table(_EMPTY)
+    return repo.CODES[type(event)]
+
+
+def _identity(table: Table, slot: int) -> SnapshotId:
+    return SnapshotId(table.fixed(slot, OBJECT_ID_SIZE))
+
+
+def _flag_changed(table: Table) -> Event:
+    return repo.FeatureFlagChanged(table.u16(0), bool(table.u8(1)) if table.u8(2) else None)
+
+
+def _status_changed(table: Table) -> Event:
+    return repo.RepoStatusChanged(read_status(table.child(0)))
+
+
+_READERS: dict[int, Callable[[Table], Event]] = {
+    1: lambda _: repo.RepoInitialized(),
+    2: lambda table: repo.RepoMigrated(table.u8(0), table.u8(1)),
+    3: lambda _: repo.ConfigChanged(),
+    4: lambda _: repo.MetadataChanged(),
+    5: lambda table: repo.TagCreated(table.text(0)),
+    6: lambda table: repo.TagDeleted(table.text(0), _identity(table, 1)),
+    7: lambda table: repo.BranchCreated(table.text(0)),
+    8: lambda table: repo.BranchDeleted(table.text(0), _identity(table, 1)),
+    9: lambda table: repo.BranchReset(table.text(0), _identity(table, 1)),
+    10: lambda table: repo.NewCommit(table.text(0), _identity(table, 1)),
+    11: lambda table: repo.CommitAmended(table.text(0), _identity(table, 1), _identity(table, 2)),
+    12: lambda table: repo.NewDetachedSnapshot(_identity(table, 0)),
+    13: lambda _: repo.GCRan(),
+    14: lambda _: repo.ExpirationRan(),
+    15: _flag_changed,
+    16: _status_changed,
+}
+
 
 IDENTIFIER = b"Ichk"
 
@@ -69,7 +193,7 @@ def _repo(buffer: Buffer) -> RepoInfo:
     where, root = buffer.where, buffer.root(IDENTIFIER)
     if root.u8(0) != SPEC_VERSION:
         raise UnsupportedError(
-            f"{where}: a repository of version {root.u8(0)} of the format; this package knows "
+            f"{where}: a repository of version {root.u8(0)} of the format; this package supports "
             f"{SPEC_VERSION}"
         )
     unknown: list[str] = []
@@ -114,7 +238,7 @@ def encode_repo(info: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     absent = {slot for slot, value in zip(_OPTIONAL, optional, strict=True) if value is None}
     slots = tuple(0 if slot in absent else at for slot, at in enumerate(_REPO_SLOTS))
     shape = Shape(60, slots)
-    writer = Writer(
+    writer = PayloadWriter(
         IDENTIFIER,
         (
             *dict.fromkeys(EVENT_SHAPES),
@@ -151,9 +275,6 @@ def encode_repo(info: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
     if info.extra is not None:
         writer.blob(root + 48, info.extra)
     return seal(FileType.REPO_INFO, writer.finish(), level)
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 def _note_unknown(table: Table, known: int, what: str, unknown: list[str]) -> None:
@@ -195,7 +316,7 @@ def _items(table: Table, slot: int) -> Items:
         return ()
     items = tuple((item.text(0), item.blob(1)) for item in table.tables(slot))
     if len({name for name, _ in items}) != len(items):
-        table.buffer.fail("a metadata name is there twice")
+        table.buffer.fail("a metadata name occurs twice")
     return items
 
 
@@ -207,7 +328,7 @@ def _refs(
         _note_unknown(table, len(_REF.slots), "a reference", unknown)
         index = table.u32(1)
         if index >= len(ids):
-            root.buffer.fail("a branch or tag names a snapshot that is not listed")
+            root.buffer.fail("a branch or tag points at an unlisted snapshot")
         refs.append((table.text(0), ids[index]))
     found = by_name(refs)
     if len(found) != len(refs):
@@ -221,19 +342,16 @@ def _flags(root: Table, slot: int) -> tuple[int, ...] | None:
     return root.numbers(slot, "H")
 
 
-def _update(table: Table, unknown: list[str]) -> Update:
+def _update(table: Table, unknown: list[str]) -> OperationsEntry:
     _note_unknown(table, len(_UPDATE.slots), "an update", unknown)
     event = read_event(table, unknown)
     if isinstance(event, Unknown):
         unknown.append(f"an update of type {event.code}")
-    return Update(event, table.u64(2), table.text_or_none(3))
-
-
-# --- writing -------------------------------------------------------------------------------------
+    return OperationsEntry(event, table.u64(2), table.text_or_none(3))
 
 
 def _write_refs(
-    writer: Writer, at: int, refs: Mapping[str, SnapshotId], position: dict[SnapshotId, int]
+    writer: PayloadWriter, at: int, refs: Mapping[str, SnapshotId], position: dict[SnapshotId, int]
 ) -> None:
     ordered = by_name(refs.items())
     for link, (name, target) in zip(
@@ -246,13 +364,13 @@ def _write_refs(
         writer.text(table + 4, name)
 
 
-def _write_texts(writer: Writer, at: int, texts: Sequence[str]) -> None:
+def _write_texts(writer: PayloadWriter, at: int, texts: Sequence[str]) -> None:
     for link, text in zip(writer.references(at, len(texts)), texts, strict=True):
         writer.text(link, text)
 
 
 def _write_snapshots(
-    writer: Writer, at: int, info: RepoInfo, position: dict[SnapshotId, int]
+    writer: PayloadWriter, at: int, info: RepoInfo, position: dict[SnapshotId, int]
 ) -> None:
     for link, identity in zip(writer.references(at, len(position)), position, strict=True):
         record = info.snapshots[identity]
@@ -270,7 +388,7 @@ def _write_snapshots(
             writer.blob(table + 24, data, count=len(record.pruned_logs))
 
 
-def _write_items(writer: Writer, at: int, items: Items) -> None:
+def _write_items(writer: PayloadWriter, at: int, items: Items) -> None:
     for link, (name, value) in zip(writer.references(at, len(items)), items, strict=True):
         writer.align(4)
         writer.link(link)
@@ -279,7 +397,7 @@ def _write_items(writer: Writer, at: int, items: Items) -> None:
         writer.blob(table + 8, value)
 
 
-def _write_updates(writer: Writer, at: int, updates: Sequence[Update]) -> None:
+def _write_updates(writer: PayloadWriter, at: int, updates: Sequence[OperationsEntry]) -> None:
     for link, update in zip(writer.references(at, len(updates)), updates, strict=True):
         writer.align(8)
         writer.link(link)

@@ -1,8 +1,8 @@
-"""What can happen to a repository of generation `2`, as values, and `apply`, which makes it happen.
+"""Changes of a repository of generation `2` as values, and `apply`, which applies them.
 
-`apply(change, info)` is pure: it returns the next state together with the event to record, or says
-why not. `record` then puts the event into the operations log. A change that met a state which has
-moved on is simply applied again to the newer one.
+`apply(change, info)` is pure: it returns the next state and the event to record, or the reason for
+a refusal. `record` then adds the event to the operations log. After a lost race, a change is simply
+applied again to the newer state.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, encode_base32
+from airflow_provider_icechunk.engine.format.names import MAIN
 from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.generations.v2.events import (
+
+from .repo import (
     BranchCreated,
     BranchDeleted,
     BranchReset,
@@ -22,22 +25,18 @@ from airflow_provider_icechunk.format.generations.v2.events import (
     ExpirationRan,
     FeatureFlagChanged,
     GCRan,
+    Items,
     MetadataChanged,
     NewCommit,
     NewDetachedSnapshot,
+    OperationsEntry,
+    RepoInfo,
     RepoStatusChanged,
+    SnapshotRecord,
     Status,
     TagCreated,
     TagDeleted,
 )
-from airflow_provider_icechunk.format.generations.v2.repo_info import (
-    Items,
-    RepoInfo,
-    SnapshotRecord,
-    Update,
-)
-from airflow_provider_icechunk.format.ids import SnapshotId, encode_base32
-from airflow_provider_icechunk.format.names import MAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class AmendCommit:
 
 @dataclass(frozen=True, slots=True)
 class AddDetached:
-    """List a snapshot that no branch names."""
+    """List a snapshot that no branch points at."""
 
     record: SnapshotRecord
 
@@ -91,7 +90,7 @@ class DeleteBranch:
 
 @dataclass(frozen=True, slots=True)
 class CreateTag:
-    """Create a tag at a listed snapshot, unless its name was ever used."""
+    """Create a tag at a listed snapshot, unless its name has ever been used."""
 
     name: str
     to: SnapshotId
@@ -99,14 +98,14 @@ class CreateTag:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTag:
-    """Bury a tag."""
+    """Delete a tag and remember its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Store another configuration, if the stored one still is `expected`."""
+    """Store another configuration, if the stored one is still `expected`."""
 
     config: bytes
     expected: bytes | None
@@ -121,14 +120,14 @@ class SetMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """Say who may change the repository."""
+    """Set the status of the repository."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class SetFlag:
-    """Turn a feature on or off, or leave it to its default."""
+    """Turn a feature on or off, or reset it to its default."""
 
     flag: int
     value: bool | None
@@ -136,20 +135,20 @@ class SetFlag:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What an expiration that somebody has seen and agreed to may take away, and nothing else."""
+    """The only snapshots and references that a confirmed expiration may remove."""
 
     snapshots: frozenset[SnapshotId]
     tags: Mapping[str, SnapshotId]
-    """Each with the snapshot that it named."""
+    """Each with its snapshot."""
     branches: Mapping[str, SnapshotId]
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Take snapshots older than a time out of the history; tips of references stay.
+    """Remove snapshots older than a time from the history; tips of references stay.
 
-    What is kept gets the root of its line as its parent, and remembers the logs between. Recorded
-    also if nothing is old enough.
+    Kept snapshots get the root of their line as parent, and remember the logs between. Recorded
+    even if nothing is old enough.
     """
 
     older_than: int
@@ -157,14 +156,14 @@ class Expire:
     delete_tags: bool = False
     delete_branches: bool = False
     keep_last: int = 1
-    """How many snapshots of each branch that stays are kept however old they are."""
+    """How many snapshots of each remaining branch are kept regardless of age."""
     allowed: Allowed | None = None
-    """What may go at most; `None` for whatever is old enough."""
+    """What may expire; `None` for everything that is old enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Forget snapshots whose files are about to be deleted; recorded also if none is listed."""
+    """Unlist snapshots whose files are about to be deleted; recorded even if none is listed."""
 
     drop: frozenset[SnapshotId]
 
@@ -195,15 +194,15 @@ class Reason(Enum):
     NOT_FOUND = "not found"
     MOVED = "moved"
     UNLISTED = "unlisted"
-    """It names a snapshot that the repository does not list."""
+    """It refers to a snapshot that the repository does not list."""
     IN_USE = "in use"
-    """It would remove a snapshot that a reference names."""
+    """It would remove a snapshot that a reference points at."""
     PROTECTED = "protected"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The next state, its log not yet continued, and what to record."""
+    """The next state, without the new log entry, and the event to record."""
 
     info: RepoInfo
     event: Event
@@ -215,14 +214,14 @@ class Refused:
 
     reason: Reason
     actual: SnapshotId | None = None
-    """Where the branch is instead."""
+    """The actual snapshot of the branch."""
 
 
 Outcome = Applied | Refused
 
 
 def apply(change: Change, info: RepoInfo) -> Outcome:
-    """The state after a change, or why it cannot be."""
+    """The state after a change, or why it is refused."""
     match change:
         case AddCommit():
             return _commit(change, info)
@@ -247,13 +246,13 @@ def apply(change: Change, info: RepoInfo) -> Outcome:
 def record(info: RepoInfo, event: Event, *, at: int, backup: str | None, most: int) -> RepoInfo:
     """The state with `event` as the newest entry of its log.
 
-    The entry that was the newest so far is told where its state was backed up. With more than
-    `most` entries the log is cut at the first one whose state was backed up; entries that never
-    were, such as those a migration made up, stay.
+    The previous newest entry gets the name of the backup of its state. With more than `most`
+    entries the log is cut at the first one with a backup; entries without one, such as those that a
+    migration reconstructed, stay.
     """
     first, *older = info.updates
     at = max(at, first.updated_at + 1)
-    entries = [Update(event, at), replace(first, backup=backup), *older]
+    entries = [OperationsEntry(event, at), replace(first, backup=backup), *older]
     for position in range(min(most, len(entries)), len(entries)):
         cut = entries[position].backup
         if cut is not None:
@@ -262,12 +261,12 @@ def record(info: RepoInfo, event: Event, *, at: int, backup: str | None, most: i
 
 
 def lineage(info: RepoInfo, start: SnapshotId) -> list[SnapshotRecord]:
-    """A listed snapshot and its ancestors, newest first; a circle is damage."""
+    """A listed snapshot and its ancestors, newest first; raises if there is a cycle."""
     line: dict[SnapshotId, SnapshotRecord] = {}
     current: SnapshotId | None = start
     while current is not None:
         if current in line:
-            raise FormatError(f"the history goes in a circle at {encode_base32(current)}")
+            raise FormatError(f"the history has a cycle at {encode_base32(current)}")
         line[current] = info.snapshots[current]
         current = line[current].parent_id
     return list(line.values())
@@ -426,9 +425,9 @@ def _collect(change: Collect, info: RepoInfo) -> Outcome:
 def _adopted(
     info: RepoInfo, child: SnapshotRecord, stays: Callable[[SnapshotRecord], bool]
 ) -> SnapshotRecord:
-    """The snapshot below its first ancestor that stays, with the logs of all it skips.
+    """The snapshot with its first remaining ancestor as parent, and the logs of those between.
 
-    Without such an ancestor it becomes a root itself.
+    Without such an ancestor it becomes a root.
     """
     skipped: list[SnapshotRecord] = []
     parent: SnapshotId | None = None

@@ -1,8 +1,8 @@
-"""FlexBuffers, as far as JSON values go: a verified reader and a writer that Rust readers accept.
+"""FlexBuffers for JSON values: a verified reader and a writer that Rust readers accept.
 
-A value refers backwards to its parts, so parts may be shared and a small buffer could unpack to
-a huge value. Reading pays for each element and each byte of text from a purse of a few times the
-buffer's size; only the texts of keys, which honest writers share, are paid for once.
+A value refers backwards to its parts, so parts may be shared and a small buffer could unpack to a
+huge value. Each element and each byte of text is charged to a budget of a few times the buffer's
+size; only the texts of keys, which normal writers share, are charged once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
-from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -21,7 +21,7 @@ MAX_DEPTH = 64
 _PURSE_FACTOR = 4
 _PURSE_BASE = 256
 _ELEMENT_MEMORY = 128
-"""What an element takes as an object of Python, in a list or a dictionary, about."""
+"""Approximate memory of an element as a Python object in a list or a dictionary."""
 _U64 = (1 << 64) - 1
 _FLOATS = {2: struct.Struct("<e"), 4: struct.Struct("<f"), 8: struct.Struct("<d")}
 _WIDTHS = (1, 2, 4, 8)
@@ -65,20 +65,17 @@ _SCALARS = (_Type.NULL, _Type.INT, _Type.UINT, _Type.FLOAT, _Type.BOOL)
 
 
 def decode(data: bytes, *, where: str, memory: Purse | None = None) -> Json:
-    """The JSON value that `data` is; anything else raises `FormatError`."""
+    """Decode a JSON value; `FormatError` if `data` is anything else."""
     with memory or Purse(len(data), where=where) as purse:
-        return _Reader(data, where, purse).root()
+        return _FlexReader(data, where, purse).root()
 
 
 def encode(value: object) -> bytes:
-    """`value` with the keys of objects sorted; refuses what JSON or 64 bits cannot say."""
+    """Encode a JSON value with sorted keys; raises for what JSON or 64 bits cannot express."""
     return _Writer().root(value)
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
-class _Reader:
+class _FlexReader:
     __slots__ = ("_data", "_keys", "_memory", "_purse", "_where")
 
     def __init__(self, data: bytes, where: str, memory: Purse) -> None:
@@ -125,7 +122,7 @@ class _Reader:
             count, kind = divmod(code - _Type.VECTOR_INT2, 3)
             self._inside(target, (count + 2) * width, end)
             return self._typed(target, width, _Type(_Type.VECTOR_INT + kind), count + 2)
-        return self._fail(f"it has a value of type {code}, which is no JSON value")
+        return self._fail(f"it has a value of type {code}, which is not a JSON value")
 
     def _scalar(self, at: int, width: int, code: int) -> Json:
         raw = self._data[at : at + width]
@@ -143,7 +140,7 @@ class _Reader:
         return number
 
     def _target(self, at: int, width: int) -> int:
-        """Where the reference at `at` points; backwards, or to itself for something empty."""
+        """The target of the reference at `at`: before it, or itself for something empty."""
         distance = int.from_bytes(self._data[at : at + width], "little")
         if distance > at:
             self._fail("a reference points outside of it")
@@ -151,10 +148,10 @@ class _Reader:
 
     def _inside(self, at: int, size: int, end: int) -> None:
         if at < 0 or at + size > end:
-            self._fail("a part of it lies outside")
+            self._fail("a part of it is outside")
 
     def _size(self, target: int, width: int, end: int) -> int:
-        """How many elements of `width` bytes there are at `target`; checked to be inside."""
+        """The checked number of elements of `width` bytes at `target`."""
         self._inside(target - width, width, end)
         count = int.from_bytes(self._data[target - width : target], "little")
         self._inside(target, count * width, end)
@@ -229,11 +226,8 @@ class _Reader:
         raise FormatError(f"{self._where}: not a valid FlexBuffers value: {problem}")
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
 class _Slot:
-    """An element of a container: a number that sits in it, or a reference to what was written."""
+    """An element of a container: a number, or a reference to something already written."""
 
     __slots__ = ("code", "least", "number", "target", "width")
 
@@ -269,7 +263,7 @@ class _Slot:
         return self.number.to_bytes(width, "little", signed=self.code is _Type.INT)
 
     def packed(self, parent_width: int) -> int:
-        """The byte that says of which type and width it is."""
+        """The byte with its type and width."""
         width = parent_width if self.target is None else self.width
         return self.code << 2 | width.bit_length() - 1
 
@@ -308,7 +302,7 @@ class _Writer:
                 return self._vector([self._slot(item, depth + 1) for item in value])
             case dict():
                 return self._map(value, depth + 1)
-        raise _unstorable(f"{type(value).__name__} is no JSON value")
+        raise _unstorable(f"{type(value).__name__} is not a JSON value")
 
     def _text(self, value: str) -> _Slot:
         data = _utf8(value)
@@ -353,7 +347,7 @@ class _Writer:
         return at
 
     def _width(self, slots: list[_Slot], ahead: int) -> int:
-        """The narrowest width in which every element fits, `ahead` elements from here on."""
+        """The narrowest width that fits every element, `ahead` elements from here."""
         start = len(self._data)
         for width in _WIDTHS:
             first = start + -start % width + ahead * width
@@ -394,7 +388,7 @@ def _integer(value: int) -> _Slot:
 
 def _float(value: float) -> _Slot:
     if not math.isfinite(value):
-        raise _unstorable(f"{value} is no JSON number")
+        raise _unstorable(f"{value} is not a JSON number")
     value = float(value)
     try:
         exact = _FLOATS[4].unpack(_FLOATS[4].pack(value))[0] == value

@@ -1,7 +1,14 @@
-"""JSON files read without trusting them: bounded, without repeated members, numbers that exist."""
+"""JSON files, read without trusting them, with or without a checksum.
+
+The checksum is for generations whose files are plain JSON in an encoding of this project: without
+it a changed digit is a well-formed file that names another object. It is the last member, over all
+bytes before it, so nothing has to be encoded again to check it. A document without one, because
+other software wrote it, is read as it is.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +26,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse(data: bytes, *, where: str, limit: int) -> Any:
-    """The JSON value in `data`. Refuses what strict JSON has not: `NaN`, a member twice."""
+    """Parse strict JSON: `NaN` and duplicate members are refused."""
     if len(data) > limit:
         raise FormatError(
             f"{where}: {len(data)} bytes, more than the limit of {limit}", kind=Kind.LIMIT_EXCEEDED
@@ -35,27 +42,27 @@ def parse(data: bytes, *, where: str, limit: int) -> Any:
 
 
 def memory_of(data: bytes) -> int:
-    """What the JSON value in `data` takes in memory at most, about; nothing is built for it."""
+    """Approximate upper bound of the memory of the JSON value in `data`, without parsing it."""
     containers = data.count(b"[") + data.count(b"{")
     return 2 * len(data) + _CONTAINER_MEMORY * containers + _ITEM_MEMORY * data.count(b",")
 
 
 def dump(value: object, what: str) -> bytes:
-    """`value` as compact JSON; `InvalidInputError` names `what` if JSON cannot say it."""
+    """`value` as compact JSON; `InvalidInputError` names `what` if JSON cannot express it."""
     try:
         check_depth(value)
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode()
     except (ValueError, TypeError, RecursionError):
         raise InvalidInputError(
-            f"{what} cannot be stored: it holds what JSON has no form for (a number that is not "
+            f"{what} cannot be stored: it contains what JSON cannot express (a number that is not "
             f"finite, bytes, broken text) or is nested deeper than {MAX_DEPTH}",
             kind=Kind.INVALID_METADATA,
         ) from None
 
 
 def check_depth(value: object) -> None:
-    """`ValueError` if containers are nested deeper than `MAX_DEPTH`; never recurses itself."""
+    """`ValueError` if containers are nested deeper than `MAX_DEPTH`; does not recurse."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -67,6 +74,14 @@ def check_depth(value: object) -> None:
         if not level:
             return
     raise ValueError("nested too deep")
+
+
+def check_nesting(value: object, *, where: str) -> None:
+    """`FormatError` if containers are nested deeper than `MAX_DEPTH`."""
+    try:
+        check_depth(value)
+    except ValueError:
+        raise FormatError(f"{where}: nested deeper than {MAX_DEPTH} levels") from None
 
 
 def as_object(value: object, what: str, *, where: str, required: Sequence[str] = ()) -> Object:
@@ -123,3 +138,32 @@ def _refuse(constant: str) -> None:
 
 def _wrong(value: object, what: str, expected: str, where: str) -> FormatError:
     return FormatError(f"{where}: {what} is {repr(value)[:60]}, expected {expected}")
+
+
+MEMBER = "sha256"
+_HEAD = f',"{MEMBER}":"'.encode()
+_TAIL = b'"}'
+_SIZE = len(_HEAD) + hashlib.sha256().digest_size * 2 + len(_TAIL)
+
+
+def dump_sealed(value: dict[str, Any], what: str) -> bytes:
+    """A non-empty object as compact JSON, with the checksum as an additional member."""
+    return seal(dump(value, what).removesuffix(b"}"))
+
+
+def parse_sealed(data: bytes, *, where: str, limit: int) -> Any:
+    """The value in `data` without the checksum, which must be correct if present."""
+    value = parse(data, where=where, limit=limit)
+    if isinstance(value, dict) and MEMBER in value:
+        if seal(data[:-_SIZE]) != data:
+            raise FormatError(
+                f"{where}: the checksum does not match the content: it was damaged, or edited "
+                f"by hand (an edited document must not have the member {MEMBER!r})"
+            )
+        del value[MEMBER]
+    return value
+
+
+def seal(content: bytes) -> bytes:
+    """The document for `content`, an object without its closing bracket."""
+    return content + _HEAD + hashlib.sha256(content).hexdigest().encode() + _TAIL

@@ -1,4 +1,4 @@
-"""MessagePack as rmp_serde writes it compactly, unpacked without trusting it and packed alike.
+"""MessagePack in the compact form of rmp_serde; unpacking does not trust the bytes.
 
 Structs are arrays without names, enum variants with data are maps of one entry, unit variants are
 strings, newtypes are transparent. Unpacked arrays are tuples and maps are lists of pairs, so a map
@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias, TypeGuard
 import msgpack
 import numpy as np
 
-from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
 Value: TypeAlias = "bool | int | float | str | bytes | Array | Pairs | None"
@@ -29,10 +29,10 @@ _U64 = (1 << 64) - 1
 
 
 def measure(data: bytes | memoryview, memory: Purse | None, *, where: str) -> None:
-    """Prove that `data` is one whole value, and pay for what it becomes before it is built.
+    """Check that `data` is one complete value, and charge its memory before it is built.
 
-    A container that announces more items than there are bytes fails here. Bytes that could be
-    too much, if each of them were a value, are walked value by value.
+    A container that announces more items than there are bytes fails here. If the worst case, one
+    value per byte, exceeds the budget, the values are counted one by one.
     """
     if memory is None:
         memory = Purse(len(data), where=where)
@@ -50,24 +50,24 @@ def measure(data: bytes | memoryview, memory: Purse | None, *, where: str) -> No
 
 
 def _worst(data: bytes | memoryview) -> int:
-    """The memory that `data` takes if every byte opens a value; a walker needs a copy as well."""
+    """The memory of `data` if every byte starts a value; walking needs a copy as well."""
     if len(data) < _FEW:
         return _MOST_FOR_A_BYTE * len(data)
     counts = np.zeros(256, np.int64)
     for start in range(0, len(data), _BLOCK):
         block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start)
         counts += np.bincount(block, minlength=256)
-    # Long maps take a pair for each entry, which no single byte tells.
+    # Long maps need a pair per entry, which is not visible in single bytes.
     pairs = _PAIR_MEMORY * len(data) // 2 if counts[0xDE] or counts[0xDF] else 0
     return int((counts * _WORST).sum()) + pairs + len(data)
 
 
 def _walk(data: bytes | memoryview, memory: Purse, where: str) -> None:
-    """Pay for each value of `data`, one after the other, without building anything."""
+    """Charge for each value of `data`, one after the other, without building anything."""
     at, missing, size, owed = 0, 1, len(data), 0
     while missing:
         if at >= size:
-            raise FormatError(f"{where}: not valid MessagePack (it ends within a value)")
+            raise FormatError(f"{where}: not valid MessagePack (it ends inside a value)")
         tag = data[at]
         fixed, width, items = _TAGS[tag]
         at += 1
@@ -90,9 +90,9 @@ def _walk(data: bytes | memoryview, memory: Purse, where: str) -> None:
 
 
 def _tags() -> list[tuple[int, int, int]]:
-    """For each first byte: bytes that follow, bytes of a number of items or bytes, and items.
+    """For each first byte: following bytes, bytes of a count, and items.
 
-    Where a number follows, the third is how many items each of the announced is, or 0 for bytes.
+    If a count follows, the third is the number of items per count, or 0 for bytes.
     """
     tags = [(0, 0, 0)] * 256
     for low in range(16):
@@ -116,7 +116,7 @@ def _tags() -> list[tuple[int, int, int]]:
 
 
 def _worst_of(tag: int) -> int:
-    """Memory of the value that a byte opens, with its place in what holds it."""
+    """Memory of the value that a byte starts, including its slot in the container."""
     if tag < 0x80 or tag in (0xC0, 0xC2, 0xC3):
         return 8
     if tag < 0x90:
@@ -129,16 +129,16 @@ _TAGS = _tags()
 _WORST = np.array([_worst_of(tag) for tag in range(256)], np.int64)
 _VALUE_MEMORY = 64
 _FEW = 128
-"""Values this short are not worth a look."""
+"""Shorter values are not checked."""
 _MOST_FOR_A_BYTE = 100
 _BLOCK = 1 << 16
 _DEBT = 1 << 16
 _SHORT = 1024
-"""Most items of a value, and of what it holds, that is read by itself."""
+"""Maximum number of items of a value, including nested ones, that is read at once."""
 
 
 def unpack(data: bytes | memoryview, *, where: str, memory: Purse | None = None) -> Value:
-    """The one value that fills `data`; bytes after it are refused.
+    """The single value in `data`; trailing bytes are refused.
 
     The bytes are first walked without building anything.
     """
@@ -151,10 +151,10 @@ def unpack(data: bytes | memoryview, *, where: str, memory: Purse | None = None)
 
 
 class Reader:
-    """A value read part by part, for long lists that need not be in memory as a whole.
+    """Reads a value in parts, for long lists that need not be in memory as a whole.
 
-    Leaving it checks that nothing follows. What is read as a value is small; each container is
-    paid for by what the caller says that its items take.
+    On exit it checks that nothing follows. Values read at once are small; containers are charged by
+    the caller's estimate of their items.
     """
 
     def __init__(self, data: bytes | memoryview, *, where: str, memory: Purse) -> None:
@@ -172,15 +172,15 @@ class Reader:
         self._unpacker.feed(data)
 
     def array(self, item_memory: int = 0) -> int:
-        """How many items the array has whose items are read next."""
+        """The number of items of the array that is read next."""
         return self._announced(self._unpacker.read_array_header, item_memory)
 
     def map(self, item_memory: int = 0) -> int:
-        """How many entries the map has whose keys and values are read next, by turns."""
+        """The number of entries of the map whose keys and values are read next, alternately."""
         return self._announced(self._unpacker.read_map_header, item_memory)
 
     def value(self) -> Value:
-        """The next value; one that takes much memory is refused while it is built."""
+        """The next value; raises while it is built if it takes too much memory."""
         self._built = 0
         value: Value = self._read(self._unpacker.unpack)
         return value
@@ -236,14 +236,14 @@ def as_array(value: Value, what: str, *, where: str, sizes: Sequence[int] = ()) 
 
 
 def as_pairs(value: Value, what: str, *, where: str) -> Pairs:
-    """`value` as the entries of a map, repeated keys included."""
+    """`value` as the entries of a map, including duplicate keys."""
     if type(value) is not list:
         raise _wrong(value, what, "a map", where)
     return value
 
 
 def as_members(value: Value, what: str, *, where: str) -> dict[str, Value]:
-    """`value` as a map with text keys, none of them twice."""
+    """`value` as a map with distinct text keys."""
     entries = as_pairs(value, what, where=where)
     members = {as_text(key, f"a key of {what}", where=where): item for key, item in entries}
     if len(members) != len(entries):
@@ -328,17 +328,17 @@ def pack_single(number: float) -> bytes:
 
 
 def pack_array(items: Sequence[bytes]) -> bytes:
-    """An array of items that are packed already."""
+    """An array of items that are already packed."""
     return array_header(len(items)) + b"".join(items)
 
 
 def pack_map(items: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """A map of keys and values that are packed already, in the given order."""
+    """A map of keys and values that are already packed, in the given order."""
     return map_header(len(items)) + b"".join(key + value for key, value in items)
 
 
 def pack_variant(name: str, data: bytes) -> bytes:
-    """An enum variant with data that is packed already."""
+    """An enum variant with data that is already packed."""
     return b"\x81" + pack(name) + data
 
 

@@ -14,11 +14,9 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 
+from airflow_provider_icechunk.engine.concurrency import PerProcess, run_all
+from airflow_provider_icechunk.engine.storage.base import Data, Version, check_key
 from airflow_provider_icechunk.exceptions import AccessDeniedError, Kind, StorageError
-from airflow_provider_icechunk.storage.base import Data, Version
-from airflow_provider_icechunk.storage.keys import check_key
-from airflow_provider_icechunk.storage.pool import run_all
-from airflow_provider_icechunk.storage.process import PerProcess
 
 SMALL = 4096
 """Objects up to this size have a digest of their content in their version."""
@@ -29,10 +27,10 @@ _STAGE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SafePaths:
-    """Paths of keys below a root; a symbolic link on the way is refused, wherever it leads.
+    """Paths of keys below a root; symbolic links on the way are refused.
 
-    Folders are checked once: whoever can swap a folder of the repository for a link later can
-    write into the repository anyway.
+    Folders are checked once: anyone who can replace a folder of the repository by a link later can
+    write to the repository anyway.
     """
 
     def __init__(self, root: Path) -> None:
@@ -52,7 +50,7 @@ class SafePaths:
         return path
 
     def folder(self, key: str) -> str:
-        """The path of a folder, given as a prefix without its last slash; empty for the root."""
+        """The path of a folder, given as a prefix without trailing slash; empty for the root."""
         path = self._prefix + check_key(key) if key else str(self.root)
         if path not in self._checked:
             self._check(path)
@@ -68,29 +66,29 @@ class SafePaths:
 def outside(path: str) -> StorageError:
     """The error for a symbolic link inside a repository."""
     return StorageError(
-        f"{path} is or lies behind a symbolic link. Links inside a repository are not followed, "
-        "since they can lead out of it: replace the link by what it points to",
+        f"{path} is or is behind a symbolic link. Links inside a repository are not followed, "
+        "since they can lead out of it: replace the link by its target",
         kind=Kind.OUTSIDE_ROOT,
     )
 
 
 def failure(error: OSError, doing: str, path: str) -> StorageError:
-    """The error of this package for an error of the operating system."""
+    """Convert an error of the operating system."""
     reason = reason_of(error)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return AccessDeniedError(f"may not {doing} {path}: {reason}")
+        return AccessDeniedError(f"not permitted to {doing} {path}: {reason}")
     if error.errno == errno.ELOOP:
         return outside(path)
     return StorageError(f"cannot {doing} {path}: {reason}")
 
 
 def reason_of(error: OSError) -> str:
-    """Why the operating system refused."""
+    """The operating system's reason."""
     return os.strerror(error.errno) if error.errno else type(error).__name__
 
 
 def close(descriptor: int) -> None:
-    """Close what was only read: an error then says nothing about what was read."""
+    """Close a file that was only read, ignoring errors."""
     with suppress(OSError):
         os.close(descriptor)
 
@@ -128,8 +126,8 @@ class OpenFile:
     def version(self) -> Version:
         """The tag of this state of the object.
 
-        Inode numbers and clock ticks are reused, so a small object's tag also has a digest of its
-        content; conditional rewrites of any size are told apart by their strictly rising times.
+        Inode numbers and clock ticks are reused, so a small object's tag includes a digest of its
+        content; conditional rewrites of any size differ by their strictly increasing times.
         """
         tag = f"{self.status.st_mtime_ns:x}-{self.status.st_ino:x}-{self.status.st_size:x}"
         if self.status.st_size <= SMALL:
@@ -139,7 +137,7 @@ class OpenFile:
 
 
 def time_in(version: Version) -> int:
-    """The modification time that a version holds, in nanoseconds; 0 if it is of another backend."""
+    """The modification time in a version, in nanoseconds; 0 if it is from another backend."""
     try:
         return int(version.split("-", 1)[0], 16)
     except ValueError:
@@ -184,16 +182,15 @@ def written_at(status: os.stat_result) -> datetime:
 
 
 def staging_name() -> str:
-    """A fresh name for an unfinished file, of a shape that every local backend leaves unlisted."""
+    """A fresh name for an unfinished file, of a form that local backends omit from listings."""
     return f".icechunk#{secrets.randbelow(10**18):018d}"
 
 
 def stage(folder: str, data: Data, *, durable: bool, later_than: int = 0) -> str:
-    """Write `data` to an unfinished file in `folder`, and give its path.
+    """Write `data` to an unfinished file in `folder` and return its path.
 
-    Its time is made later than `later_than`, so that a rewrite never has an earlier state's time.
-    A process that dies leaves the file behind; it is not listed by anyone and harms nobody, and a
-    collection removes it.
+    Its time is set later than `later_than`, so a rewrite never has the time of an earlier state.
+    A process that dies leaves the file behind; it is not listed, and a collection removes it.
     """
     path = f"{folder}/{staging_name()}"
     descriptor = os.open(path, _STAGE, 0o666)
@@ -205,7 +202,7 @@ def stage(folder: str, data: Data, *, durable: bool, later_than: int = 0) -> str
             if durable:
                 os.fsync(descriptor)
         finally:
-            # Network file systems may tell only here that the bytes did not arrive.
+            # Network file systems may report only here that the bytes did not arrive.
             os.close(descriptor)
     except BaseException:
         discard(path)
@@ -220,15 +217,15 @@ def _write(descriptor: int, data: Data) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove an unfinished file if it is still there; if that fails, a collection will."""
+    """Remove an unfinished file if it exists; if that fails, a collection will."""
     with suppress(OSError):
         os.unlink(path)  # noqa: PTH108 - a `Path` costs as much as the removal
 
 
 def make_folders(folder: str) -> list[str]:
-    """Make a folder and what is missing above it; gives the folders that got a new entry."""
+    """Create a folder and its missing parents; returns the folders that got a new entry."""
     made: list[str] = []
-    if os.path.isdir(folder):  # noqa: PTH112 - a `Path` costs as much as the look
+    if os.path.isdir(folder):  # noqa: PTH112 - a `Path` costs as much as the check
         return made
     missing = Path(folder)
     wanted = []
@@ -242,7 +239,7 @@ def make_folders(folder: str) -> list[str]:
 
 
 def sync_path(path: str) -> None:
-    """Make a file's content, or a folder's entries, durable. What is gone needs nothing."""
+    """Make a file's content, or a folder's entries, durable. Missing paths are ignored."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -250,7 +247,7 @@ def sync_path(path: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems cannot sync a folder, and need not: entries are synchronous.
+        # Some network file systems cannot sync folders and need not: entries are synchronous.
         if error.errno not in {errno.EINVAL, errno.ENOTSUP} or not Path(path).is_dir():
             raise
     finally:
@@ -258,10 +255,10 @@ def sync_path(path: str) -> None:
 
 
 class Unsettled:
-    """Writes that are not durable yet, and their way to durability.
+    """Writes that are not durable yet, and how to make them so.
 
-    A file whose fsync failed once stays a failure until it is written again: the kernel reports
-    lost pages one time only, and a second fsync would say all is well.
+    A file whose fsync failed remains a failure until it is written again: the kernel reports lost
+    pages only once, and a second fsync would succeed.
     """
 
     def __init__(self, root: str) -> None:
@@ -275,11 +272,11 @@ class Unsettled:
         self._failed: dict[str, str] = {}
 
     def replaces(self, path: str) -> bool:
-        """Whether a file is there that somebody may rely on, so that it must not get lost."""
+        """Whether a file exists that somebody may rely on, so that it must not get lost."""
         return path not in self._new and os.path.lexists(path)
 
     def remember(self, path: str, made: Iterable[str], *, is_new: bool) -> None:
-        """Note a written file, and the folders that got a new folder for it."""
+        """Record a written file, and the folders that got a new folder for it."""
         with self._lock.get():
             self._files.add(path)
             if is_new:
@@ -296,16 +293,16 @@ class Unsettled:
                 self._failed.pop(path, None)
 
     def sync_entry(self, path: str, made: Iterable[str]) -> None:
-        """Make the entry of one file durable at once, and the folders that lead to it."""
+        """Make the entry of one file durable now, and the folders on the way to it."""
         folders = {*self._chain(_folder(path)), *made}
         for folder in sorted(folders, reverse=True):
             self._sync(folder)
         self._anchored.update(folders)
 
     def settle(self) -> None:
-        """Make all of it durable: files first, then each folder once.
+        """Make everything durable: files first, then each folder once.
 
-        One caller at a time: the second must not return while the first still syncs its files.
+        One caller at a time: a second must not return while the first still syncs its files.
         """
         with self._settling.get():
             with self._lock.get():
@@ -324,9 +321,9 @@ class Unsettled:
                 )
 
     def _chain(self, folder: str) -> list[str]:
-        """The folder, and those above it that may hold their way to it in memory only.
+        """The folder, and its parents whose entries on the way to it may not be durable.
 
-        Another process may have made a folder and not synced it: existing is not being durable.
+        Another process may have created a folder without syncing it.
         """
         chain = [folder]
         while folder not in self._anchored:
@@ -338,12 +335,12 @@ class Unsettled:
         try:
             sync_path(path)
         except PermissionError:
-            # Whoever may write into the root need not be allowed to read what it is in.
+            # Write access to the root does not imply read access to its parents.
             if path.startswith(f"{self._root}/") or path == self._root:
                 raise
 
     def _sync_all(self, paths: set[str]) -> dict[str, str]:
-        """Sync files or folders; which of them could not be, and why."""
+        """Sync files or folders; returns failures with their reasons."""
         wanted = sorted(paths)
         tried = run_all(self._try_sync, wanted, at_once=FSYNCS_AT_ONCE)
         return {
@@ -363,9 +360,9 @@ def _folder(path: str) -> str:
 
 
 def _existing_above(root: str) -> str:
-    """The nearest folder above the root that is there.
+    """The nearest existing folder above the root.
 
-    The root itself may have been made a moment ago, also by somebody else, and not be durable.
+    The root itself may have just been created, possibly by another process, and not be durable.
     """
     folder = Path(root).parent
     while not os.path.isdir(folder) and folder != folder.parent:  # noqa: PTH112 - never raises

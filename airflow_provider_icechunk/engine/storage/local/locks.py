@@ -1,11 +1,11 @@
-"""Locks between processes on a file system, freed by the kernel when their holder dies.
+"""Locks between processes on a file system, released by the kernel when their holder dies.
 
 Lock files are `.icechunk-locks/00` to `3f` below the root: outside every folder that a reader of
-the format lists, empty, and never removed (removing a lock file lets two holders in). Whoever may
-write into the root may write to them.
+the format lists, empty, and never removed (that would let two holders in). Everybody who may write
+to the root may write to them.
 
-A lock belongs to an open file, and a forked child shares its parent's. So a child closes its copies
-as soon as it is born, and a holder unlocks before it closes: a lock ends with its holder.
+A lock belongs to an open file, which a forked child shares with its parent. So a child closes its
+copies right after the fork, and a holder unlocks before it closes: a lock ends with its holder.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,13 +24,15 @@ from typing import ClassVar
 from uuid import uuid4
 from zlib import crc32
 
+from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     Kind,
     StorageError,
     UnsafeStorageError,
 )
-from airflow_provider_icechunk.storage.local_files import failure
+
+from .files import failure
 
 LOCK_FOLDER = ".icechunk-locks"
 _SHARDS = 64
@@ -45,9 +45,9 @@ PROBE = "probe-"
 
 
 class _Opened:
-    """The lock files that this process has open.
+    """The lock files this process has open.
 
-    Opening a file and noting it is one step to a fork, which waits: a child closes what is noted.
+    A fork waits while a file is opened and recorded here: the child closes what is recorded.
     """
 
     guard = threading.RLock()
@@ -55,37 +55,37 @@ class _Opened:
 
 
 class FolderLocks:
-    """Exclusive locks for keys below one root; a few keys share a lock.
+    """Exclusive locks for keys below one root; several keys share a lock.
 
-    Never hold two at once: keys that share a lock would wait for each other for ever.
+    Never hold two at once: keys that share a lock would deadlock.
 
     :param patience: seconds to wait for a holder before giving up.
     """
 
     def __init__(self, root: Path, *, patience: float = 60.0) -> None:
         self._folder = root / LOCK_FOLDER
-        self._patience = patience
+        self._waiting = Backoff(None, first_pause=0.0005, longest_pause=0.02, seconds=patience)
 
     @contextmanager
     def holding(self, key: str) -> Iterator[None]:
-        """Keep every other thread and process from holding the lock of `key`."""
+        """Hold the lock of `key`, excluding every other thread and process."""
         with self._holding_file(self._folder / f"{_shard(key):02x}"):
             yield
 
     @staticmethod
     def grouped(keys: Iterable[str]) -> list[list[str]]:
-        """Keys that share a lock together, so that one holding serves them all."""
+        """Keys grouped by lock, so that each lock is held once."""
         groups: dict[int, list[str]] = {}
         for key in keys:
             groups.setdefault(_shard(key), []).append(key)
         return list(groups.values())
 
     def probe(self) -> None:
-        """Find out by trying whether a lock here keeps others out.
+        """Test whether locks exclude others here.
 
-        Raises `UnsafeStorageError` where a second descriptor, or a second process, gets a lock that
-        is held, which happens on some network and user-space file systems. Where the kernel itself
-        keeps the locks, descriptors are what it tells apart, so no process is started to see it.
+        Raises `UnsafeStorageError` if a second descriptor or process gets a lock that is held,
+        which happens on some network and user-space file systems. Where the kernel itself keeps
+        the locks, it distinguishes descriptors, so no process is started.
         """
         path = self._folder / f"{PROBE}{uuid4().hex}"
         try:
@@ -94,7 +94,7 @@ class FolderLocks:
                     not _kept_by_the_kernel(path) and _lockable_elsewhere(path)
                 ):
                     raise UnsafeStorageError(
-                        f"file locks do not exclude anyone in {self._folder.parent}: concurrent "
+                        f"file locks do not work in {self._folder.parent}: concurrent "
                         "commits would be lost there. Put the repository on another file system "
                         "or on object storage"
                     )
@@ -109,14 +109,12 @@ class FolderLocks:
         try:
             yield
         finally:
-            # A child that was forked meanwhile has closed its copy; the number may be another's.
+            # A child forked meanwhile has closed its copy; the number may belong to another file.
             if os.getpid() == owner:
                 _release(descriptor)
 
     def _acquire(self, path: Path) -> int:
-        deadline = time.monotonic() + self._patience
-        pause = 0.0005
-        while True:
+        for _ in self._waiting.attempts():
             descriptor, is_writable = _open(path)
             try:
                 if _try_lock(descriptor) and _is_at(descriptor, path):
@@ -125,14 +123,11 @@ class FolderLocks:
                 _release(descriptor)
                 raise _refusal(error, path, is_writable) from error
             _release(descriptor)
-            if time.monotonic() > deadline:
-                raise StorageError(
-                    f"waited {self._patience:g} s for the lock {path}: a process that holds it "
-                    "hangs. End that process; the lock is free as soon as it is gone",
-                    kind=Kind.STORAGE_FAILED,
-                )
-            time.sleep(random.uniform(0, pause))  # noqa: S311 - spreads waiters, hides nothing
-            pause = min(pause * 2, 0.02)
+        raise StorageError(
+            f"waited {self._waiting.seconds:g} s for the lock {path}: the process that holds it "
+            "hangs. End that process; the kernel then releases the lock",
+            kind=Kind.STORAGE_FAILED,
+        )
 
 
 def _shard(key: str) -> int:
@@ -140,17 +135,17 @@ def _shard(key: str) -> int:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """A descriptor of a lock file, made if it is missing, and whether it can be written to.
+    """A descriptor of a lock file, created if missing, and whether it is writable.
 
-    Network file systems lock for writing only what is open for writing; others do not mind, so
-    that somebody else's file serves as well if it can be read.
+    Network file systems lock exclusively only what is open for writing; on others a file that
+    can only be read serves as well.
     """
     try:
-        # Others may remove the folder, which a probe leaves empty, or make the file meanwhile.
+        # Others may remove the folder, which a probe leaves empty, or create the file meanwhile.
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):
                 return _open_existing(path)
-            # Not with one call: systems may refuse to "create" somebody else's file.
+            # Not in one call: some systems refuse to "create" another user's file.
             with suppress(FileNotFoundError, FileExistsError):
                 return _opened(lambda: _create(path)), True
         return _opened(lambda: _create(path)), True
@@ -168,7 +163,7 @@ def _open_existing(path: Path) -> tuple[int, bool]:
 
 
 def _opened(act: Callable[[], int]) -> int:
-    """What `act` opens, noted before any fork can see it."""
+    """The descriptor that `act` opens, recorded before any fork can copy it."""
     with _Opened.guard:
         descriptor = act()
         _Opened.descriptors.add(descriptor)
@@ -176,7 +171,7 @@ def _opened(act: Callable[[], int]) -> int:
 
 
 def _create(path: Path) -> int:
-    """Make a lock file that can be written to by everybody who can write into its folder."""
+    """Create a lock file that everybody who can write to its folder can write to."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -189,7 +184,7 @@ def _create(path: Path) -> int:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder of the locks as open as the one it is in, whatever the umask."""
+    """Create the lock folder with the mode of its parent, regardless of the umask."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir()
@@ -198,7 +193,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _release(descriptor: int) -> None:
-    """Unlock and close. What was done under the lock is done, so nothing is raised."""
+    """Unlock and close. Never raises: what the lock protected is done."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     with _Opened.guard:
@@ -216,7 +211,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the locked file is still the one others will open."""
+    """Whether the locked file is still the one that others will open."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -232,8 +227,8 @@ def _refusal(error: OSError, path: Path, is_writable: bool) -> StorageError:
         )
     if error.errno == errno.EBADF and not is_writable:
         return AccessDeniedError(
-            f"may not lock {path}: this file system locks only what may be written to, and the "
-            f"file may not. Let everybody who commits write to the files in {path.parent}"
+            f"cannot lock {path}: this file system locks only writable files, and this one is "
+            f"not. Give everybody who commits write access to the files in {path.parent}"
         )
     return failure(error, "lock", str(path))
 
@@ -247,14 +242,14 @@ def _lockable_here(path: Path) -> bool:
 
 
 def _kept_by_the_kernel(path: Path) -> bool:
-    """Whether the file system is known to leave locks to this machine's kernel."""
+    """Whether this machine's kernel is known to keep the locks of the file system."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = _MOUNTS.read_text(errors="replace").splitlines()
     except OSError:
         return False
-    # A line is: id, parent, device, root, place, options, any number of tags, "-", type, ...
+    # A line is: id, parent, device, root, mount point, options, any number of tags, "-", type, ...
     for line in mounts:
         fields, _, rest = line.partition(" - ")
         if fields.split()[2] == wanted:
@@ -279,8 +274,8 @@ def _lockable_elsewhere(path: Path) -> bool:
         other = subprocess.run(command, check=False, capture_output=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
         raise StorageError(
-            f"cannot find out whether the lock {path} keeps other processes out: "
-            f"{type(error).__name__} when one was started to try it"
+            f"cannot test whether the lock {path} excludes other processes: "
+            f"{type(error).__name__} on starting one"
         ) from error
     return other.returncode != 7
 
@@ -294,7 +289,7 @@ def _after_fork() -> None:
 
 
 def _close_inherited() -> None:
-    # A forked child's copy of the descriptor would keep the lock alive after its holder was killed.
+    # A child's copy of the descriptor would keep the lock alive after its holder was killed.
     for descriptor in tuple(_Opened.descriptors):
         with suppress(OSError):
             os.close(descriptor)

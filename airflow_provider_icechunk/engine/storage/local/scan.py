@@ -1,21 +1,21 @@
-"""Listing a folder tree in the order of keys, without holding more than one path of it."""
+"""List a folder tree in the order of keys, holding only one path of it in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
-from airflow_provider_icechunk.storage.base import Listed
-from airflow_provider_icechunk.storage.keys import is_staged
-from airflow_provider_icechunk.storage.local_files import failure, outside
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER, PROBE
+from airflow_provider_icechunk.engine.storage.base import Listed, is_staged
+
+from .files import failure, outside
+from .locks import LOCK_FOLDER, PROBE
 
 
 def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
     """Objects below `folder`, whose keys start with `key`, that also start with `prefix`.
 
     Keys are compared as whole strings, so a folder sorts as its name with the slash: `a-b` comes
-    before what is in `a/`.
+    before the content of `a/`.
     """
     every_one = key.startswith(prefix)
     for name in _names(folder, key):
@@ -30,12 +30,12 @@ def walk(folder: str, key: str, prefix: str) -> Iterator[Listed]:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise failure(error, "look at", path) from error
+                raise failure(error, "inspect", path) from error
             yield Listed(here, status.st_size, status.st_mtime_ns // 1000)
 
 
 def folders_below(folder: str) -> list[str]:
-    """Names of the folders directly in `folder` under which there is at least one object."""
+    """Names of the folders directly in `folder` that contain at least one object."""
     return sorted(
         entry.name
         for entry in _entries(folder, "")
@@ -44,9 +44,9 @@ def folders_below(folder: str) -> list[str]:
 
 
 def unfinished_below(folder: str, key: str = "") -> Iterator[Listed]:
-    """Files that killed writers left anywhere below a folder; `key` is its name with a slash.
+    """Files left by killed writers anywhere below a folder; `key` is its name with a slash.
 
-    Folders that may not be read are left out, since what is not found harms nobody.
+    Unreadable folders are skipped: files that are not found do no harm.
     """
     try:
         with os.scandir(folder) as found:
@@ -62,16 +62,16 @@ def unfinished_below(folder: str, key: str = "") -> Iterator[Listed]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file below the root is one that only a killed writer leaves."""
+    """Whether a file below the root is one that only killed writers leave."""
     folder, _, last = name.rpartition("/")
     return is_staged(last) or (folder == LOCK_FOLDER and last.startswith(PROBE))
 
 
 def _names(folder: str, key: str) -> list[str]:
-    """Names of what is directly in a folder, in order; those of folders end with a slash.
+    """Sorted names of the direct entries of a folder; those of folders end with a slash.
 
-    Names only: entries take several times the memory, and whoever asks for the first object, as
-    the newest state of a branch is asked for, does not wait for a look at all the others.
+    Names only: entries take several times the memory, and callers that need only the first object,
+    such as the newest state of a branch, do not wait for the status of all others.
     """
     return sorted(
         f"{entry.name}/" if _is_folder(entry) else entry.name for entry in _entries(folder, key)
@@ -85,10 +85,10 @@ def _holds_objects(folder: str) -> bool:
 
 
 def _entries(folder: str, key: str) -> Iterator[os.DirEntry[str]]:
-    """Files and folders as the file system has them, but for unfinished files and locks.
+    """Files and folders, without unfinished files and locks.
 
-    Also those whose names cannot be part of a key: they cannot be read, and whoever must know all
-    that is there, as a collector must, has to learn of them.
+    Includes names that are not valid keys: those cannot be read, but a collector has to know of
+    everything that exists.
     """
     try:
         with os.scandir(folder) as found:
@@ -111,4 +111,4 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
             raise outside(entry.path)
         return entry.is_dir(follow_symlinks=False)
     except OSError as error:
-        raise failure(error, "look at", entry.path) from error
+        raise failure(error, "inspect", entry.path) from error

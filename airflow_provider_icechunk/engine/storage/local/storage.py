@@ -1,7 +1,7 @@
-"""Objects as files below a folder of a POSIX file system, with a true compare-and-swap.
+"""Objects as files in a folder of a POSIX file system, with a true compare-and-swap.
 
-The layout is the one of the official library, which can read and write the same folder. Its own
-rewrites take no lock, so conditional writes are safe among writers of this package only.
+The layout is that of the official library, which can read and write the same folder. Its
+writes take no lock, so conditional writes are safe only among writers that use this package.
 """
 
 from __future__ import annotations
@@ -14,15 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_never
 
-from airflow_provider_icechunk.exceptions import (
-    InvalidInputError,
-    Kind,
-    OutcomeUnknownError,
-    StorageError,
-    UnsafeStorageError,
-)
-from airflow_provider_icechunk.storage import local_files as files
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.concurrency import run_all, run_while_brief
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     ByteRange,
@@ -37,34 +30,37 @@ from airflow_provider_icechunk.storage.base import (
     PutOutcome,
     Version,
     Written,
+    check_prefix,
+    resolve,
 )
-from airflow_provider_icechunk.storage.keys import check_prefix
-from airflow_provider_icechunk.storage.local_scan import (
-    folders_below,
-    is_unfinished,
-    unfinished_below,
-    walk,
+from airflow_provider_icechunk.engine.storage.tuning import Tuning
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    Kind,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeStorageError,
 )
-from airflow_provider_icechunk.storage.locks import FolderLocks
-from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
-from airflow_provider_icechunk.storage.ranges import resolve
-from airflow_provider_icechunk.storage.tuning import Tuning
+
+from . import files
+from .locks import FolderLocks
+from .scan import folders_below, is_unfinished, unfinished_below, walk
 
 _FEW, _LITTLE = 8, 1 << 20
-"""So few files and bytes are written before a thread has woken up."""
+"""Fewer files and bytes are written before a thread has started."""
 _PART = 512
-"""Files that a thread removes before it looks for more."""
+"""Files that a thread removes at a time."""
 _LONGEST_STAGING = timedelta(hours=1)
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """An unfinished file, and what it will be when it is moved to its place."""
+    """An unfinished file and what its rename will mean."""
 
     path: str
     made: list[str]
-    """Folders that got a new folder for it."""
+    """Folders in which a new folder was created for it."""
     is_new: bool
 
 
@@ -73,14 +69,14 @@ def _rebuild(root: Path, durable: bool, concurrency: int) -> LocalStorage:
 
 
 class LocalStorage:
-    """A folder; made when the first object is written.
+    """A folder, created when the first object is written.
 
-    Unconditional writes become durable together, at `settle`; conditional ones one by one.
+    Unconditional writes become durable together, at `settle`; conditional ones immediately.
 
-    :param root: the folder. It may itself be a symbolic link; below it none is followed.
-    :param durable: whether to wait for the disk. Without it a crash of the machine (not of the
-        process) can lose or tear what was written.
-    :param concurrency: how many files are read or written at once by the `_many` methods.
+    :param root: the folder. It may be a symbolic link; links below it are not followed.
+    :param durable: whether to wait for the disk. If not, a crash of the machine (not of the
+        process) can lose or tear writes.
+    :param concurrency: maximum number of files that the `_many` methods handle at once.
     """
 
     def __init__(self, root: str | Path, *, durable: bool = True, concurrency: int = 16) -> None:
@@ -94,12 +90,12 @@ class LocalStorage:
         return f"LocalStorage({self.location!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Locks and what waits to be settled stay behind."""
+        """Without locks and unsettled writes."""
         return (_rebuild, (self.root, self._durable, self._concurrency))
 
     def tuned(self, tuning: Tuning) -> LocalStorage:
-        """The same folder with fewer files at once; a file system has nothing else to choose."""
-        # Fewer were chosen when it was made, or fewer are chosen now.
+        """The same folder with less concurrency; a file system has no other settings."""
+        # The smaller of the choice at creation and this one.
         at_once = min(tuning.requests_at_once or self._concurrency, self._concurrency)
         if at_once == self._concurrency:
             return self
@@ -116,7 +112,7 @@ class LocalStorage:
         return f"file://{self._paths.root}"
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
-        """The object or a range of it; `None` if there is no such object."""
+        """The object or a range of it; `None` if it does not exist."""
         path = self._paths.of(key)
         found = files.open_file(path)
         if found is None:
@@ -130,7 +126,7 @@ class LocalStorage:
             files.close(found.descriptor)
 
     def get_into(self, key: str, start: int, space: memoryview) -> int | None:
-        """Fill `space` with the bytes of an object from `start` on; how many there were."""
+        """Fill `space` with the bytes of an object from `start` on; returns their number."""
         path = self._paths.of(key)
         found = files.open_file(path)
         if found is None:
@@ -143,7 +139,7 @@ class LocalStorage:
             files.close(found.descriptor)
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """`get` for many at once; results in the order of requests."""
+        """`get` many at once; results in the order of requests."""
         return run_while_brief(
             lambda request: self.get(*request), requests, at_once=self._concurrency
         )
@@ -157,7 +153,7 @@ class LocalStorage:
         metadata: Mapping[str, str] | None = None,  # noqa: ARG002 - files have none
         content_type: str | None = None,  # noqa: ARG002 - files have none
     ) -> PutOutcome:
-        """Write the whole object if `expect` holds. Files keep no metadata and no content type."""
+        """Write the whole object if `expect` holds. Files have no metadata or content type."""
         path = self._paths.of(key)
         try:
             match expect:
@@ -184,19 +180,19 @@ class LocalStorage:
     def scan(self, prefix: str) -> Iterator[Listed]:
         """Objects whose key starts with `prefix`, in ascending order of key.
 
-        Raises rather than leaves out what it cannot look into: a collector deletes by this list.
+        Raises instead of skipping what it cannot read: a collector relies on a complete list.
         """
         check_prefix(prefix)
         parent = prefix.rpartition("/")[0]
         return walk(self._paths.folder(parent), f"{parent}/" if parent else "", prefix)
 
     def list_folders(self, prefix: str) -> list[str]:
-        """Names directly below `prefix` under which there are objects."""
+        """Names directly below `prefix` that contain objects."""
         check_prefix(prefix)
         return folders_below(self._paths.folder(prefix.removesuffix("/")))
 
     def head(self, key: str) -> Listed | None:
-        """Size and creation time without the bytes."""
+        """Size and time of the object; `None` if it does not exist."""
         path = self._paths.of(key)
         found = files.open_file(path)
         if found is None:
@@ -205,10 +201,10 @@ class LocalStorage:
         return Listed(key, found.status.st_size, found.status.st_mtime_ns // 1000)
 
     def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
-        """Delete; a key that is not there counts as deleted. Folders stay.
+        """Delete; a missing key counts as deleted. Folders stay.
 
-        Immutable ones are deleted without locks: after many deletes some file systems (ext4
-        without a journal) take long to make a file, and so to make the files of the locks.
+        Immutable objects are deleted without locks: after many deletes some file systems (ext4
+        without a journal) are slow to create files, including lock files.
         """
         paths = {key: self._paths.of(key) for key in keys}
         groups: Sequence[Sequence[str]]
@@ -225,13 +221,13 @@ class LocalStorage:
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
     def unfinished(self, before: int) -> list[Listed]:
-        """What killed writers left; nobody takes an hour from staging a file to moving it."""
+        """Files left by killed writers; no live writer takes an hour to rename a staged file."""
         surely = self.now() - _LONGEST_STAGING
         found = unfinished_below(str(self.root))
         return [one for one in found if one.micros < before and one.created_at < surely]
 
     def remove_unfinished(self, names: Sequence[str]) -> Deleted:
-        """Remove what killed writers left."""
+        """Remove files left by killed writers."""
         wrong = [name for name in names if not is_unfinished(name)]
         if wrong:
             raise InvalidInputError(f"{wrong[0]!r} is not the name of an unfinished file")
@@ -242,7 +238,7 @@ class LocalStorage:
     def now(self) -> datetime:
         """The clock of the file system, which may be another machine's.
 
-        Asked by making a file; where none can be made, the time of this host.
+        Taken from a new temporary file; if none can be created, the time of this host.
         """
         path = f"{self._paths.root}/{files.staging_name()}"
         try:
@@ -252,13 +248,13 @@ class LocalStorage:
         try:
             return files.written_at(os.fstat(descriptor))
         except OSError as error:
-            raise files.failure(error, "ask the time of", path) from error
+            raise files.failure(error, "get the time of", path) from error
         finally:
             files.close(descriptor)
             files.discard(path)
 
     def check_conditional_writes(self) -> None:
-        """Find out whether locks keep others out here, from a second process too."""
+        """Test whether locks exclude others here, including a second process."""
         try:
             self._locks.probe()
         except OSError as error:
@@ -269,7 +265,7 @@ class LocalStorage:
         return f"{self._paths.folder(folder)}/{last}"
 
     def _put_unconditionally(self, one: Put) -> None:
-        """Write without asking for the version, which costs as much as a small write."""
+        """Write without determining the version, which costs as much as a small write."""
         path = self._paths.of(one.key)
         try:
             self._overwrite(self._stage(path, one.data), path)
@@ -277,7 +273,7 @@ class LocalStorage:
             raise files.failure(error, "write", path) from error
 
     def _stage(self, path: str, data: Data) -> _Staged:
-        """Stage a write in any case; one that replaces a file must not lose it with the power."""
+        """Stage an unconditional write; if it replaces a file, a power loss must not lose both."""
         folder, made = self._folder_of(path)
         replaces = self._durable and self._unsettled.replaces(path)
         return _Staged(files.stage(folder, data, durable=replaces), made, is_new=not replaces)
@@ -312,8 +308,8 @@ class LocalStorage:
             if error.errno in _NO_LINKS:
                 raise UnsafeStorageError(
                     f"the file system of {self.root} has no hard links "
-                    f"({os.strerror(error.errno or 0)}), without which creating a file only if it "
-                    "is absent is not safe. Use another file system or object storage"
+                    f"({os.strerror(error.errno or 0)}), which are needed to create a file safely "
+                    "only if it is absent. Use another file system or object storage"
                 ) from error
             raise
         finally:
@@ -340,7 +336,7 @@ class LocalStorage:
         return Written(version)
 
     def _remove(self, keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
-        """Remove files whose keys share a lock; which of them could not be, and why."""
+        """Remove files whose keys share a lock; returns failures with their reasons."""
         if all(_is_gone(paths[key]) for key in keys):
             return {}
         try:
@@ -358,14 +354,15 @@ class LocalStorage:
         version = files.current_version(staged)
         if version is None:
             raise StorageError(
-                f"{staged} vanished while it was written: does something clean up in this folder?",
+                f"{staged} was removed while it was being written: does something clean up this "
+                "folder?",
                 kind=Kind.OBJECT_MISSING,
             )
         return version
 
     def _move(self, staged: str, path: str) -> None:
         try:
-            os.rename(staged, path)  # noqa: PTH104 - a `Path` costs as much as the renaming
+            os.rename(staged, path)  # noqa: PTH104 - a `Path` costs as much as the rename
         except OSError:
             files.discard(staged)
             raise
@@ -390,7 +387,7 @@ class LocalStorage:
 
 
 def _is_gone(path: str) -> bool:
-    """Whether there is surely nothing; what cannot be looked at may be there."""
+    """Whether nothing is there for certain; False if that is unknown."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -401,7 +398,7 @@ def _is_gone(path: str) -> bool:
 
 
 def _unlink(keys: Sequence[str], paths: Mapping[str, str]) -> dict[str, str]:
-    """Remove files; which of them could not be, and why. One that is not there is no problem."""
+    """Remove files; returns failures with their reasons. Missing files are fine."""
     failed: dict[str, str] = {}
     for key in keys:
         try:

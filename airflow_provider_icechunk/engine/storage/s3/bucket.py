@@ -1,55 +1,40 @@
-"""One bucket and prefix: single requests, tried again while that may help."""
+"""One bucket and prefix: single requests, retried while that may help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
-from airflow_provider_icechunk.storage.base import Data, Listed, Version
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.ranges import Unfinished, check_finished
-from airflow_provider_icechunk.storage.s3_errors import (
-    FAILURES,
-    PASSING,
-    Trouble,
-    UseClient,
-    classify,
-    translate,
+from airflow_provider_icechunk.engine.concurrency import PerProcess
+from airflow_provider_icechunk.engine.storage.base import (
+    Bounded,
+    ByteRange,
+    Data,
+    From,
+    Last,
+    Listed,
+    Unfinished,
+    Until,
+    Version,
+    check_finished,
 )
-from airflow_provider_icechunk.storage.s3_settings import S3Settings
-from airflow_provider_icechunk.storage.tuning import Slots
+from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
+from airflow_provider_icechunk.engine.storage.tuning import Slots
+from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
+
+from .errors import FAILURES, PASSING, Trouble, UseClient, classify, translate
+from .settings import S3Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ObjectTypeDef
 
-    from airflow_provider_icechunk.storage.s3_client import Connection
-    from airflow_provider_icechunk.storage.s3_lane import Answer, Lane
+    from .client import Connection
+    from .objects import NativeObjects
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What is known of an object without its bytes."""
-
-    size: int
-    created_at: datetime
-    version: Version
-    metadata: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Bytes that a store sent, and whether they are the range that was asked for or everything."""
-
-    data: Data
-    version: Version
-    is_range: bool
 
 
 class Bucket:
@@ -75,10 +60,10 @@ class Bucket:
         return self._root + key
 
     def calling(self, doing: str, key: str, call: Callable[[], T]) -> T:
-        """The result of `call`, tried again after passing trouble. Only for calls that may repeat.
+        """The result of `call`, retried after transient errors. Only for repeatable calls.
 
-        Trouble that is no failure to the caller (a missing object, a range over the end) is raised
-        as the library raised it; everything else as an error of this package.
+        Errors that the caller handles (a missing object, a range past the end) are raised as the
+        library raised them; everything else as an error of this package.
         """
         for is_last in self.settings.retry.attempts():
             try:
@@ -90,39 +75,37 @@ class Bucket:
                     raise
                 if trouble not in PASSING or is_last:
                     raise self.error(error, doing, key) from error
-        raise AssertionError("a retry has at least one try")
+        raise AssertionError("there is at least one try")
 
     def error(self, error: BaseException, doing: str, key: str) -> IcechunkError:
-        """The error of this package, naming the object."""
+        """Convert an error, naming the object."""
         where = f"{self.location}/{key}" if key else self.location
         return translate(error, doing=doing, where=where)
 
-    def head(self, key: str) -> Head | None:
-        """Size, time, version and metadata; `None` if there is no such object."""
+    def head(self, key: str) -> ObjectHead | None:
+        """Size, time, version and metadata; `None` if the object does not exist."""
         try:
-            found = self.calling("look at", key, lambda: self._head(key))
+            found = self.calling("inspect", key, lambda: self._head(key))
         except FAILURES as error:
             if classify(error) is Trouble.MISSING:
                 return None
-            raise self.error(error, "look at", key) from error
+            raise self.error(error, "inspect", key) from error
         return found
 
-    def get(self, key: str, asked: str | None, space: memoryview | None = None) -> Body | None:
-        """The object, or the part that the `Range` header `asked` names; `None` if it is missing.
+    def get(self, key: str, asked: ByteRange | None) -> Body | None:
+        """The object, or a range that HTTP can express; `None` if it does not exist.
 
-        Where that fits into `space` exactly it is received there, and `space` is the body's data.
-
-        Raises the library's error when the range lies outside of the object.
+        Raises the client's error if the range is outside the object.
         """
         try:
-            return self.calling("read", key, lambda: self._get(key, asked, space))
+            return self.calling("read", key, lambda: self._get(key, asked))
         except FAILURES as error:
             if classify(error) is Trouble.MISSING:
                 return None
             raise
 
     def honours_condition(self, key: str) -> bool:
-        """Whether a read is refused that asks for a version which the object cannot have."""
+        """Whether the store refuses a read of a version that the object cannot have."""
 
         def read() -> bool:
             try:
@@ -142,36 +125,42 @@ class Bucket:
             raise self.error(error, "read", key) from error
 
     def pages(self, prefix: str, *, delimiter: str = "") -> Iterator[ListObjectsV2OutputTypeDef]:
-        """The pages of a listing, to its end; a store that does not give the rest is an error.
+        """The pages of a listing, to its end; an incomplete listing is an error.
 
-        Half a listing looks like a whole one, and what is missing in it like something deleted.
+        Objects missing from a listing would look deleted. A store that ignores continuation tokens
+        would return the same page forever.
         """
-        token = ""
+        token, used, before = "", {""}, ""
         while True:
             page = self._page(prefix, delimiter, token)
             following = page.get("NextContinuationToken", "")
-            more = page.get("IsTruncated", bool(following))
-            if more and following in ("", token):
+            entries = _entries(page)
+            is_full = len(entries) >= self.settings.page_size
+            more = page.get("IsTruncated", bool(following) or is_full)
+            repeats = bool(entries) and entries[0] == before
+            if (more and following in used) or repeats:
                 raise StorageError(
-                    f"{self.location}/{prefix} has more objects than the store lists: an answer is "
-                    "cut short and does not say how to go on (IsTruncated without a new "
-                    "NextContinuationToken). Nothing is decided on half a listing: ask the store's "
-                    "operator, or try another endpoint"
+                    f"{self.location}/{prefix} has more objects than the store lists: a response "
+                    "is truncated without a way to continue (IsTruncated without a new "
+                    "NextContinuationToken), or repeated. An incomplete listing is not used: "
+                    "ask the store's operator, or try another endpoint"
                 )
             yield page
             if not more:
                 return
             token = following
+            used.add(token)
+            before = entries[0] if entries else before
 
     def listed(self, page: ListObjectsV2OutputTypeDef) -> Iterator[Listed]:
-        """The objects of a page; markers that some stores keep for folders are none."""
+        """The objects of a page, without the folder markers of some stores."""
         for entry in page.get("Contents", []):
             key = entry["Key"].removeprefix(self._root)
             if key and not key.endswith("/"):
                 yield Listed.at(key, entry["Size"], entry["LastModified"])
 
     def folder_names(self, page: ListObjectsV2OutputTypeDef, prefix: str) -> Iterator[str]:
-        """The folders directly below `prefix` in a page that was asked for with a delimiter."""
+        """The folders directly below `prefix` in a page requested with a delimiter."""
         for entry in page.get("CommonPrefixes", []):
             yield entry["Prefix"].removeprefix(self._root + prefix).removesuffix("/")
 
@@ -190,59 +179,67 @@ class Bucket:
         }
 
     def now(self) -> datetime:
-        """The `Date` of an answer, whatever the answer was."""
+        """The `Date` of a response, whatever the response was."""
         try:
-            date = self.calling("ask the time of", "", self._date)
+            date = self.calling("get the time of", "", self._date)
         except FAILURES as error:
             date = _date_in(getattr(error, "response", {}))
         if not date:
-            raise StorageError(f"{self.location} answers without its time, so its clock is unknown")
+            raise StorageError(
+                f"{self.location} responds without a Date header, so its clock is unknown"
+            )
         return parsedate_to_datetime(date).astimezone(UTC)
 
     def put(self, key: str, data: bytes, request: Mapping[str, Any]) -> Version:
-        """One PUT, once. `request` has the client's names for what goes with the bytes."""
-        name, headers = self.name(key), _headers(request)
+        """One PUT, without retries. `request` holds further arguments of the client."""
+        name = self.name(key)
         with self._slots.one():
-            short = self._by_lane(lambda lane: lane.put(name, data, headers))
-            if short is not None:
-                return _tag(short.headers)
+            version = self._natively(lambda objects: objects.put(name, data, request))
+            if version is not None:
+                return version
             bucket = self.settings.bucket
             answer = self.client.put_object(Bucket=bucket, Key=name, Body=data, **request)
             return Version(answer["ETag"])
 
-    def _by_lane(self, request: Callable[[Lane], Answer]) -> Answer | None:
-        """The answer on the short way; `None` where the client has to make the request."""
-        lane = self._connection.get().lane
-        if lane is None:
+    def _natively(self, request: Callable[[NativeObjects], T]) -> T | None:
+        """The native client's response; `None` if boto3's has to make the request."""
+        objects = self._connection.get().objects
+        if objects is None:
             return None
         try:
-            return request(lane)
+            return request(objects)
         except UseClient:
             return None
 
-    def _head(self, key: str) -> Head:
-        short = self._by_lane(lambda lane: lane.head(self.name(key)))
-        if short is not None:
-            return _described(short.headers)
-        found = self.client.head_object(Bucket=self.settings.bucket, Key=self.name(key))
-        return Head(
+    def _head(self, key: str) -> ObjectHead:
+        name = self.name(key)
+        native = self._natively(lambda objects: objects.head(name))
+        if native is not None:
+            return native
+        found = self.client.head_object(Bucket=self.settings.bucket, Key=name)
+        return ObjectHead(
             found["ContentLength"],
             found["LastModified"].astimezone(UTC),
             Version(found["ETag"]),
             found.get("Metadata", {}),
         )
 
-    def _get(self, key: str, asked: str | None, space: memoryview | None) -> Body:
+    def _get(self, key: str, asked: ByteRange | None) -> Body:
         bucket, name = self.settings.bucket, self.name(key)
-        short = self._by_lane(lambda lane: lane.get(name, asked, space))
-        if short is not None:
-            return _body(short.data, short.headers)
-        if asked is None:
+        native = self._natively(lambda objects: objects.get(name, asked))
+        if native is not None:
+            return native
+        header = range_header(asked)
+        if header is None:
             found = self.client.get_object(Bucket=bucket, Key=name)
         else:
-            found = self.client.get_object(Bucket=bucket, Key=name, Range=asked)
-        with found["Body"] as body:
+            found = self.client.get_object(Bucket=bucket, Key=name, Range=header)
+        # Not as a context, which would give the stream without its checksum.
+        body = found["Body"]
+        try:
             data = body.read()
+        finally:
+            body.close()
         return _body(data, found["ResponseMetadata"]["HTTPHeaders"])
 
     def _page(self, prefix: str, delimiter: str, token: str) -> ListObjectsV2OutputTypeDef:
@@ -257,43 +254,36 @@ class Bucket:
             request["ContinuationToken"] = token
         try:
             return self.calling(
-                "list", prefix, lambda: _listing(self.client.list_objects_v2(**request))
+                "list",
+                prefix,
+                lambda: _listing(lambda: self.client.list_objects_v2(**request), request["Prefix"]),
             )
         except FAILURES as error:
             raise self.error(error, "list", prefix) from error
 
     def _date(self) -> str | None:
-        # There is no such object, and need not be.
-        short = self._by_lane(lambda lane: lane.head(self.name(_NO_OBJECT)))
-        if short is not None:
-            return short.headers.get("date")
-        return _date_in(
+        # The object does not exist, and need not.
+        native = self._natively(lambda objects: objects.date(self.name(_NO_OBJECT)))
+        return native or _date_in(
             self.client.list_objects_v2(
                 Bucket=self.settings.bucket, Prefix=self.name(""), MaxKeys=1
             )
         )
 
     def _delete(self, keys: Sequence[str]) -> Sequence[Any]:
-        if len(keys) == 1 and self._by_lane(lambda lane: lane.delete(self.name(keys[0]))):
+        if len(keys) == 1 and self._natively(lambda objects: objects.delete(self.name(keys[0]))):
             return []
         answer = self.client.delete_objects(
             Bucket=self.settings.bucket,
             Delete={"Objects": [{"Key": self.name(key)} for key in keys], "Quiet": True},
         )
-        # Nothing said means all deleted, so an answer that was cut would say the same.
+        # An empty response means all deleted, so a truncated one would look the same.
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders")
         if headers is not None:
             check_finished(headers, 0)
         return answer.get("Errors", [])
 
 
-_HEADERS = {
-    "ContentType": "Content-Type",
-    "StorageClass": "x-amz-storage-class",
-    "IfMatch": "If-Match",
-    "IfNoneMatch": "If-None-Match",
-}
-_META = "x-amz-meta-"
 _NO_OBJECT = "what-time-is-it"
 
 
@@ -302,17 +292,48 @@ def _date_in(answer: Any) -> str | None:
     return found
 
 
-def _headers(request: Mapping[str, Any]) -> dict[str, str]:
-    metadata: Mapping[str, str] = request.get("Metadata", {})
-    named = {_HEADERS[name]: value for name, value in request.items() if name != "Metadata"}
-    return {**{_META + name: value for name, value in metadata.items()}, **named}
+def range_header(byte_range: ByteRange | None) -> str | None:
+    """The `Range` header, or `None` if HTTP cannot express the range."""
+    match byte_range:
+        case Bounded(start, stop) if stop > start:
+            return f"bytes={start}-{stop - 1}"
+        case From(start):
+            return f"bytes={start}-"
+        case Last(count) if count > 0:
+            return f"bytes=-{count}"
+        case None | Bounded() | Last() | Until():
+            return None
+        case _:
+            assert_never(byte_range)
 
 
-def _listing(page: ListObjectsV2OutputTypeDef) -> ListObjectsV2OutputTypeDef:
-    """A page that says what it lists; the client takes an answer of no bytes for an empty one."""
+def _listing(
+    ask: Callable[[], ListObjectsV2OutputTypeDef], prefix: str
+) -> ListObjectsV2OutputTypeDef:
+    """A page that names its prefix; the client takes an empty response for an empty page."""
+    try:
+        page = ask()
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unfinished("the response to a listing cannot be parsed") from error
     if not {"Name", "Prefix", "KeyCount", "IsTruncated", "Contents"} & page.keys():
-        raise Unfinished("the answer is not a listing")
+        raise Unfinished("the response is not a listing")
+    if not all(one.startswith(prefix) for one in _entries(page)):
+        raise Unfinished("the response lists something else")
+    if not all(map(_is_described, page.get("Contents", []))):
+        raise Unfinished("the listing does not describe its objects")
     return page
+
+
+def _is_described(entry: ObjectTypeDef) -> bool:
+    """Whether an object has a name, a size and a time with a time zone."""
+    known = {"Key", "Size", "LastModified"} <= entry.keys()
+    return known and entry["LastModified"].tzinfo is not None
+
+
+def _entries(page: ListObjectsV2OutputTypeDef) -> list[str]:
+    """Names of the objects and folders of a page."""
+    objects = [one.get("Key", "") for one in page.get("Contents", [])]
+    return objects + [one.get("Prefix", "") for one in page.get("CommonPrefixes", [])]
 
 
 def _tag(headers: Mapping[str, str]) -> Version:
@@ -320,9 +341,9 @@ def _tag(headers: Mapping[str, str]) -> Version:
 
 
 def _said(headers: Mapping[str, str], name: str) -> str:
-    """A header that every store sends; an answer without it was cut on its way."""
+    """A header that every store sends; a response without it was truncated."""
     if name not in headers:
-        raise Unfinished(f"the answer has no {name}")
+        raise Unfinished(f"the response has no {name}")
     return headers[name]
 
 
@@ -331,20 +352,8 @@ def _body(data: Data, headers: Mapping[str, str]) -> Body:
     return Body(data, _tag(headers), bool(headers.get("content-range")))
 
 
-def _described(headers: Mapping[str, str]) -> Head:
-    metadata = {
-        name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)
-    }
-    return Head(
-        int(_said(headers, "content-length")),
-        parsedate_to_datetime(_said(headers, "last-modified")).astimezone(UTC),
-        _tag(headers),
-        metadata,
-    )
-
-
 def _connect(settings: S3Settings) -> Connection:
-    # Importing boto3 takes longer than most programs that never reach a bucket live.
-    from airflow_provider_icechunk.storage.s3_client import Connection
+    # Slow to import, and unused in programs without a bucket.
+    from .client import Connection
 
     return Connection(settings)

@@ -1,4 +1,4 @@
-"""Making the boto3 client: the only place that hands secrets to a library."""
+"""Creates the boto3 client: the only place that passes secrets to a library."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, assert_never
 
 import boto3
@@ -18,7 +19,7 @@ from botocore.credentials import (
 )
 from botocore.session import Session
 
-from airflow_provider_icechunk.storage.credentials import (
+from airflow_provider_icechunk.engine.storage.secrets import (
     AnonymousCredentials,
     EnvironmentCredentials,
     RefreshableCredentials,
@@ -26,15 +27,16 @@ from airflow_provider_icechunk.storage.credentials import (
     Secret,
     StaticCredentials,
 )
-from airflow_provider_icechunk.storage.s3_lane import Lane, ask_root, find_root, is_direct
-from airflow_provider_icechunk.storage.s3_settings import Checksums, S3Settings
+
+from .objects import NativeObjects, ask_root, find_root, is_direct
+from .settings import Checksums, S3Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _UNLIMITED = timedelta(hours=1)
 _ANY_REGION = "us-east-1"
-"""What stores other than AWS expect where they have no regions."""
+"""The region that stores without regions expect."""
 _TALKATIVE = ("botocore.auth", "botocore.endpoint")
 """Loggers that print the requests they sign and send, with the session token, at level DEBUG."""
 
@@ -48,9 +50,9 @@ _NO_DETAILS = _NoDetails()
 
 
 class Connection:
-    """One process's ways to a bucket: the short one, and the client, made when first needed.
+    """One process's access to a bucket: by the native client, and by boto3's, made on first use.
 
-    Making a client takes a tenth of a second, which is longer than opening a repository.
+    Creating a client takes a tenth of a second, longer than opening a repository.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -59,31 +61,27 @@ class Connection:
         self._session = _session(settings)
         self._client: S3Client | None = None
         root = find_root(settings)
-        self.lane = self._lane(root) if root else self._lane_of_client()
+        self.objects = self._objects(root) if root else self._objects_of_client()
 
     @property
     def client(self) -> S3Client:
-        """The client. Nothing is shared with the process's default session."""
+        """Boto3's client. Nothing is shared with the process's default session."""
         with self._lock:
             if self._client is None:
                 self._client = _client(self._settings, self._session)
-                if self.lane is not None:
-                    self.lane.listen(self._client.meta.events)
             return self._client
 
-    def _lane_of_client(self) -> Lane | None:
+    def _objects_of_client(self) -> NativeObjects | None:
         self._client = client = _client(self._settings, self._session)
         root = ask_root(self._settings, client)
-        lane = self._lane(root, client.meta.region_name) if root else None
-        if lane is not None:
-            lane.listen(client.meta.events)
-        return lane
+        return self._objects(root, client.meta.region_name) if root else None
 
-    def _lane(self, root: str, region: str | None = None) -> Lane | None:
-        if not is_direct(root):
+    def _objects(self, root: str, region: str | None = None) -> NativeObjects | None:
+        # Executors of Spark may lack the native client, which this package cannot take along.
+        if find_spec("obstore") is None or self._settings.verifies_reads or not is_direct(root):
             return None
         region = region or self._settings.region or _ANY_REGION
-        return Lane(self._settings, self._session, root=root, region=region)
+        return NativeObjects(self._settings, self._session, root=root, region=region)
 
 
 def make_client(settings: S3Settings) -> S3Client:
@@ -117,7 +115,7 @@ def _config(settings: S3Settings) -> Config:
         else {}
     )
     return Config(
-        # A retry below this package would turn its own success into a lost race unseen.
+        # A retry below this package could turn its own success into a lost race.
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=settings.concurrency,
         connect_timeout=settings.connect_timeout,

@@ -1,7 +1,7 @@
-"""What an answer of an S3-like store means, told by its code and not by its text or status alone.
+"""The meaning of an S3 response, from its code rather than its text or status alone.
 
-Statuses are shared by unrelated conditions (409 is also an existing bucket), texts differ between
-vendors. Only answers without a body, as to HEAD, have nothing but a status.
+Unrelated conditions share statuses (409 is also an existing bucket), and texts differ between
+vendors. Only responses without a body, as to HEAD, have nothing but a status.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from enum import Enum
 from botocore import exceptions as boto
 from urllib3.exceptions import HTTPError
 
+from airflow_provider_icechunk.engine.storage.clouds.answers import NativeError
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     IcechunkError,
@@ -19,34 +20,34 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
 )
 
-FAILURES = (boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
-"""Everything that the library raises when a request fails."""
+FAILURES = (NativeError, boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
+"""Everything the clients raise when a request fails."""
 
 
 class UseClient(Exception):  # noqa: N818 - no error, a detour
-    """A request on the short way was not carried out; the client has to make it."""
+    """The native client did not carry out a request; boto3's has to make it."""
 
 
 class Trouble(Enum):
-    """What went wrong, by what can be done about it."""
+    """Errors by what can be done about them."""
 
-    MISSING = "there is no such object"
-    NO_BUCKET = "there is no such bucket"
-    REFUSED = "the condition of a write does not hold, or another write is under way"
-    BAD_RANGE = "the range lies outside of the object"
-    DENIED = "the credentials are not accepted or do not suffice"
+    MISSING = "the object does not exist"
+    NO_BUCKET = "the bucket does not exist"
+    REFUSED = "the condition of a write does not hold, or another write is in progress"
+    BAD_RANGE = "the range is outside the object"
+    DENIED = "the credentials are invalid or insufficient"
     THROTTLED = "too many requests; this one was not carried out"
     FAULTY = "the store failed; the request may have been carried out"
     UNREACHABLE = "no connection; the request was not sent"
     BROKEN = "the connection broke; the request may have been carried out"
-    NO_UPLOAD = "there is no such upload in parts, perhaps since it is completed"
-    OTHER = "something that no retry will change"
+    NO_UPLOAD = "the multipart upload does not exist, perhaps because it is completed"
+    OTHER = "the error is permanent"
 
 
 PASSING = frozenset({Trouble.THROTTLED, Trouble.FAULTY, Trouble.UNREACHABLE, Trouble.BROKEN})
-"""What may be over at the next try."""
+"""Transient errors."""
 UNANSWERED = frozenset({Trouble.FAULTY, Trouble.BROKEN})
-"""What leaves open whether a write landed."""
+"""Errors after which a write may have landed."""
 
 _BY_CODE: dict[str, Trouble] = {
     **dict.fromkeys(("NoSuchKey", "404", "NotFound"), Trouble.MISSING),
@@ -113,7 +114,7 @@ _BY_CODE: dict[str, Trouble] = {
         Trouble.FAULTY,
     ),
     "NoSuchUpload": Trouble.NO_UPLOAD,
-    # Status 501, but trying again will not teach the store.
+    # Status 501, but a retry will not help.
     **dict.fromkeys(("NotImplemented", "501"), Trouble.OTHER),
 }
 
@@ -124,11 +125,7 @@ _CREDENTIAL_ERRORS = (
     boto.TokenRetrievalError,
     boto.NoAuthTokenError,
 )
-_UNSENT = (
-    boto.EndpointConnectionError,
-    boto.ConnectTimeoutError,
-    boto.ProxyConnectionError,
-)
+_UNSENT = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 _TORN = (
     boto.HTTPClientError,
     boto.IncompleteReadError,
@@ -140,12 +137,13 @@ _TORN = (
 
 
 def classify(error: BaseException) -> Trouble:
-    """What kind of trouble an exception of the library is."""
+    """Classify an exception of a client."""
     if isinstance(error, boto.ClientError):
-        known = _BY_CODE.get(code_of(error))
-        if known is not None:
-            return known
-        return Trouble.FAULTY if _status_of(error) >= 500 else Trouble.OTHER
+        return _answered(code_of(error), _status_of(error))
+    if isinstance(error, NativeError):
+        if error.status:
+            return _answered(error.code, error.status)
+        return Trouble.BROKEN if error.sent else Trouble.UNREACHABLE
     if isinstance(error, _CREDENTIAL_ERRORS):
         return Trouble.DENIED
     if isinstance(error, _UNSENT):
@@ -156,16 +154,18 @@ def classify(error: BaseException) -> Trouble:
 
 
 def code_of(error: BaseException) -> str:
-    """The vendor's code, or the name of the exception where no answer came."""
+    """The vendor's code, or the name of the exception if there was no response."""
+    if isinstance(error, NativeError):
+        return error.code
     if isinstance(error, boto.ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return type(error).__name__
 
 
 def translate(error: BaseException, *, doing: str, where: str) -> IcechunkError:
-    """The error of this package for an exception of the library.
+    """Convert an exception of a client.
 
-    The text names the code only: the texts of stores and libraries are not ours to vouch for.
+    The text contains only the code: texts of stores and libraries may contain anything.
     """
     trouble = classify(error)
     text = f"cannot {doing} {where}: {trouble.value} ({code_of(error)})"
@@ -175,7 +175,7 @@ def translate(error: BaseException, *, doing: str, where: str) -> IcechunkError:
         case Trouble.DENIED:
             return AccessDeniedError(f"{text}. Check the credentials, their rights and the clock")
         case Trouble.THROTTLED:
-            return StorageError(f"{text}. Ask for less at once", kind=Kind.STORAGE_THROTTLED)
+            return StorageError(f"{text}. Make fewer requests at once", kind=Kind.STORAGE_THROTTLED)
         case Trouble.UNREACHABLE | Trouble.BROKEN:
             return StorageError(
                 f"{text}. Check the endpoint and the network", kind=Kind.STORAGE_UNREACHABLE
@@ -184,6 +184,13 @@ def translate(error: BaseException, *, doing: str, where: str) -> IcechunkError:
             return StorageError(text, kind=Kind.OBJECT_MISSING)
         case _:
             return StorageError(text)
+
+
+def _answered(code: str, status: int) -> Trouble:
+    known = _BY_CODE.get(code)
+    if known is not None:
+        return known
+    return Trouble.FAULTY if status >= 500 else Trouble.OTHER
 
 
 def _status_of(error: boto.ClientError) -> int:

@@ -1,4 +1,4 @@
-"""How to reach a bucket and how to behave there."""
+"""Settings for access to a bucket."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import check_bucket_name, check_key
+from airflow_provider_icechunk.engine.storage.secrets import EnvironmentCredentials, S3Credentials
+from airflow_provider_icechunk.engine.storage.tuning import Tuning
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
-from airflow_provider_icechunk.storage.credentials import EnvironmentCredentials, S3Credentials
-from airflow_provider_icechunk.storage.keys import check_bucket_name, check_key
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.tuning import Tuning
 
 Checksums = Literal["when_supported", "when_required"]
 
@@ -20,11 +20,11 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Everything an `S3Storage` is made of; its text never holds a secret."""
+    """All settings of an `S3Storage`; its repr never contains a secret."""
 
     bucket: str
     prefix: str = ""
-    """Key prefix of the repository, without slashes at its ends."""
+    """Key prefix of the repository, without leading or trailing slash."""
     region: str | None = None
     endpoint_url: str | None = None
     """For stores other than AWS. Plain `http` only with `allow_http`."""
@@ -32,13 +32,17 @@ class S3Settings:
     force_path_style: bool = False
     allow_http: bool = False
     use_metadata: bool = True
-    """Whether objects may carry metadata. Without it a lost answer stays unresolved more often."""
+    """Whether to store metadata. Without it more lost responses remain unresolved."""
     checksums: Checksums | None = None
-    """When to send checksums; by default where AWS itself is asked, else only when required."""
+    """When boto3 sends checksums; by default always to AWS itself, otherwise only when required.
+
+    If `when_supported` is chosen, boto3 makes all requests, because it also verifies what it reads.
+    The native client signs a digest of everything it writes, and leaves reads to TLS.
+    """
     concurrency: int = 64
-    """Most requests at once, and connections kept."""
+    """Maximum number of concurrent requests, and of connections kept."""
     multipart_threshold: int = 64 * MIB
-    """Unconditional writes from this size on are sent in parts."""
+    """Unconditional writes of at least this size are multipart uploads."""
     part_size: int = 16 * MIB
     page_size: int = 1000
     """Keys in a page of a listing."""
@@ -50,8 +54,8 @@ class S3Settings:
     chunks_storage_class: str | None = None
     """For chunks; `storage_class` if not given."""
     chunks_prefix: str = "chunks/"
-    """How the keys of chunks begin."""
-    retry: Retry = field(default_factory=Retry)
+    """Start of the keys of chunks."""
+    retry: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", self.prefix.strip("/"))
@@ -68,12 +72,17 @@ class S3Settings:
 
     @property
     def sends_checksums(self) -> bool:
-        """Whether every write carries a checksum, and every read is held against one."""
+        """Whether every write by boto3 has a checksum."""
         chosen = self.checksums or ("when_required" if self.endpoint_url else "when_supported")
         return chosen == "when_supported"
 
+    @property
+    def verifies_reads(self) -> bool:
+        """Whether checksums of whole objects were asked for, and not only left to the default."""
+        return self.checksums == "when_supported"
+
     def storage_class_of(self, key: str) -> str | None:
-        """The storage class for an object, by the kind of data its key says it has."""
+        """The storage class for an object, depending on its key."""
         special = (
             self.chunks_storage_class
             if key.startswith(self.chunks_prefix)
@@ -82,7 +91,7 @@ class S3Settings:
         return special or self.storage_class
 
     def tuned(self, tuning: Tuning) -> S3Settings:
-        """These settings with those that were chosen for a repository; itself without a change."""
+        """These settings with those of a repository; itself if nothing changes."""
         pauses = {
             "tries": tuning.tries,
             "first_pause": tuning.first_pause,
@@ -108,7 +117,9 @@ class S3Settings:
             return
         parts = urlsplit(self.endpoint_url)
         if parts.username is not None or parts.password is not None:
-            raise _invalid("endpoint_url holds a user or a password: pass credentials separately")
+            raise _invalid(
+                "endpoint_url contains a user or a password: pass credentials separately"
+            )
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise _invalid(f"endpoint_url {self.endpoint_url!r} is not an http or https URL")
         if parts.scheme == "http" and not self.allow_http:
@@ -119,9 +130,9 @@ class S3Settings:
 
 
 def _changes(
-    made: S3Settings | Retry, chosen: Mapping[str, Any], only_defaults: bool
+    made: S3Settings | Backoff, chosen: Mapping[str, Any], only_defaults: bool
 ) -> dict[str, Any]:
-    """What is chosen and different; with `only_defaults`, only where nothing else was chosen."""
+    """Chosen values that differ; with `only_defaults`, only for settings still at their default."""
     default = {one.name: one.default for one in fields(made)}
     return {
         name: value

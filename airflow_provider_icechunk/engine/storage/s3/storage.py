@@ -1,7 +1,7 @@
-"""Objects in a bucket of S3, or of a store that speaks its language.
+"""Objects in a bucket of S3 or a compatible store.
 
-Conditional writes are single PUTs with `If-None-Match` or `If-Match`, never sent again blindly: an
-answer that is doubtful is resolved by reading back (`readback`).
+Conditional writes are single PUTs with `If-None-Match` or `If-Match`, never retried blindly:
+ambiguous responses are resolved by reading back (`readback`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Bounded,
@@ -20,28 +21,26 @@ from airflow_provider_icechunk.storage.base import (
     Exactly,
     Expectation,
     Fetched,
-    From,
-    Last,
     Listed,
     Put,
     PutOutcome,
-    Until,
     Written,
+    check_key,
+    check_prefix,
+    resolve,
 )
-from airflow_provider_icechunk.storage.credentials import (
+from airflow_provider_icechunk.engine.storage.readback import probe_conditional_writes
+from airflow_provider_icechunk.engine.storage.secrets import (
     AnonymousCredentials,
     EnvironmentCredentials,
     S3Credentials,
 )
-from airflow_provider_icechunk.storage.keys import check_key, check_prefix
-from airflow_provider_icechunk.storage.pool import run_all
-from airflow_provider_icechunk.storage.probe import probe_conditional_writes
-from airflow_provider_icechunk.storage.ranges import resolve
-from airflow_provider_icechunk.storage.s3_bucket import Bucket
-from airflow_provider_icechunk.storage.s3_errors import FAILURES, Trouble, classify
-from airflow_provider_icechunk.storage.s3_settings import S3Settings
-from airflow_provider_icechunk.storage.s3_writes import Upload, put_if, put_in_parts, put_plainly
-from airflow_provider_icechunk.storage.tuning import Tuning
+from airflow_provider_icechunk.engine.storage.tuning import Tuning
+
+from .bucket import Bucket, range_header
+from .errors import FAILURES, Trouble, classify
+from .settings import S3Settings
+from .writes import Upload, put_if, put_in_parts, put_plainly
 
 _BATCH = 1000
 
@@ -67,7 +66,7 @@ class S3Storage:
         allow_http: bool = False,
         use_metadata: bool = True,
     ) -> S3Storage:
-        """The storage at a bucket and prefix; `S3Settings` has the rarer choices."""
+        """The storage at a bucket and prefix; for further settings use `S3Settings`."""
         chosen = AnonymousCredentials() if anonymous else credentials or EnvironmentCredentials()
         return cls(
             S3Settings(
@@ -86,16 +85,16 @@ class S3Storage:
         return f"S3Storage({self.location!r})"
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[S3Settings]]:
-        """Connections stay behind, and secrets refuse to travel."""
+        """Without connections; secrets cannot be pickled."""
         return (S3Storage, (self._settings,))
 
     @property
     def settings(self) -> S3Settings:
-        """What this storage was made of."""
+        """The settings of this storage."""
         return self._settings
 
     def tuned(self, tuning: Tuning) -> S3Storage:
-        """The same bucket with other retries, storage classes or requests at once."""
+        """The same bucket with other retries, storage classes or concurrency."""
         settings = self._settings.tuned(tuning)
         return self if settings is self._settings else S3Storage(settings)
 
@@ -110,17 +109,16 @@ class S3Storage:
         return self._settings.endpoint_url
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
-        """The object or a range of it; `None` if there is no such object.
+        """The object or a range of it; `None` if it does not exist.
 
-        Ranges that HTTP cannot say (empty ones, all but the end) take a second request.
+        Ranges that HTTP cannot express (empty ones, all but the end) take a second request.
         """
         check_key(key)
         resolve(byte_range, 0)
-        asked = _header(byte_range)
-        if byte_range is not None and asked is None:
+        if byte_range is not None and range_header(byte_range) is None:
             return self._get_by_size(key, byte_range)
         try:
-            body = self._bucket.get(key, asked)
+            body = self._bucket.get(key, byte_range)
         except FAILURES as error:
             if classify(error) is not Trouble.BAD_RANGE or byte_range is None:
                 raise self._bucket.error(error, "read", key) from error
@@ -133,27 +131,24 @@ class S3Storage:
         return Fetched(bytes(body.data[start:stop]), body.version)
 
     def get_into(self, key: str, start: int, space: memoryview) -> int | None:
-        """Fill `space` with the bytes of an object from `start` on; how many there were."""
+        """Fill `space` with the bytes of an object from `start` on; returns their number."""
         check_key(key)
-        asked = _header(Bounded(start, start + len(space)))
-        if asked is None:
+        if not len(space):
             return 0
         try:
-            body = self._bucket.get(key, asked, space)
+            body = self._bucket.get(key, Bounded(start, start + len(space)))
         except FAILURES as error:
             if classify(error) is Trouble.BAD_RANGE:
                 return 0
             raise self._bucket.error(error, "read", key) from error
         if body is None:
             return None
-        if body.data is space and body.is_range:
-            return len(space)
         found = body.data if body.is_range else body.data[start : start + len(space)]
         space[: len(found)] = found
         return len(found)
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """`get` for many at once; results in the order of requests."""
+        """`get` many at once; results in the order of requests."""
         return run_all(
             lambda request: self.get(*request), requests, at_once=self._settings.concurrency
         )
@@ -194,7 +189,7 @@ class S3Storage:
         )
 
     def settle(self) -> None:
-        """Nothing to do: a write is durable when it is answered."""
+        """Do nothing: writes are durable immediately."""
 
     def scan(self, prefix: str) -> Iterator[Listed]:
         """Objects whose key starts with `prefix`, in the order in which the store lists them.
@@ -205,13 +200,13 @@ class S3Storage:
         return (one for page in self._bucket.pages(prefix) for one in self._bucket.listed(page))
 
     def list_folders(self, prefix: str) -> list[str]:
-        """Names directly below `prefix` under which there are objects."""
+        """Names directly below `prefix` that contain objects."""
         check_prefix(prefix)
         pages = self._bucket.pages(prefix, delimiter="/")
         names = sorted({name for page in pages for name in self._bucket.folder_names(page, prefix)})
         if self._settings.endpoint_url is None:
             return names
-        # Stores with real folders below their keys go on listing those that have become empty.
+        # Stores with real folders below their keys still list those that have become empty.
         full = run_all(
             lambda name: next(self.scan(f"{prefix}{name}/"), None) is not None,
             names,
@@ -220,7 +215,7 @@ class S3Storage:
         return [name for name, is_full in zip(names, full, strict=True) if is_full]
 
     def head(self, key: str) -> Listed | None:
-        """Size and creation time without the bytes."""
+        """Size and time of the object; `None` if it does not exist."""
         found = self._bucket.head(check_key(key))
         return None if found is None else Listed.at(key, found.size, found.created_at)
 
@@ -230,7 +225,7 @@ class S3Storage:
         *,
         immutable: bool = False,  # noqa: ARG002 - the server guards what it stores
     ) -> Deleted:
-        """Delete in batches of 1000; a key that is not there counts as deleted."""
+        """Delete in batches of 1000; a missing key counts as deleted."""
         for key in keys:
             check_key(key)
         batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
@@ -240,17 +235,17 @@ class S3Storage:
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
     def now(self) -> datetime:
-        """The store's clock, to the second, from the `Date` of an answer."""
+        """The store's clock, to the second, from the `Date` of a response."""
         return self._bucket.now()
 
     def check_conditional_writes(self) -> None:
-        """Find out with a key of its own whether conditions on writes are honoured."""
+        """Test with a temporary key whether conditional writes are honoured."""
         probe_conditional_writes(self)
 
     def honours_read_conditions(self) -> bool | None:
-        """Whether a condition on a read is honoured; `None` if there is nothing to read.
+        """Whether conditional reads are honoured; `None` if there is nothing to read.
 
-        Writes nothing, and is a hint only: a store that ignores conditions on reads is not to be
+        Writes nothing, and is only a hint: a store that ignores conditions on reads cannot be
         trusted with writes, but one that honours them may still ignore those on writes.
         """
         first = next(self.scan(""), None)
@@ -264,18 +259,3 @@ class S3Storage:
         if start >= stop:
             return Fetched(b"", found.version)
         return self.get(key, Bounded(start, stop))
-
-
-def _header(byte_range: ByteRange | None) -> str | None:
-    """The `Range` header, or `None` where HTTP has no words for the range."""
-    match byte_range:
-        case Bounded(start, stop) if stop > start:
-            return f"bytes={start}-{stop - 1}"
-        case From(start):
-            return f"bytes={start}-"
-        case Last(count) if count > 0:
-            return f"bytes=-{count}"
-        case None | Bounded() | Last() | Until():
-            return None
-        case _:
-            assert_never(byte_range)

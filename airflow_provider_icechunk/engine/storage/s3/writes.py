@@ -1,4 +1,4 @@
-"""Writing to a bucket: plainly, in parts, or on a condition with read-back."""
+"""Writes to a bucket: plain, multipart, or conditional with read-back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 from uuid import uuid4
 
-from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Data,
     Exactly,
@@ -18,23 +18,24 @@ from airflow_provider_icechunk.storage.base import (
     Version,
     Written,
 )
-from airflow_provider_icechunk.storage.pool import run_all
-from airflow_provider_icechunk.storage.readback import (
+from airflow_provider_icechunk.engine.storage.readback import (
     WRITE_ID,
     Again,
-    Answer,
     Other,
     Own,
     Seen,
+    Uncertain,
     Unchanged,
-    Unknown,
     Unreadable,
+    WriteAnswer,
     carries,
-    judge,
+    decide,
     outcome_unknown,
 )
-from airflow_provider_icechunk.storage.s3_bucket import Bucket
-from airflow_provider_icechunk.storage.s3_errors import FAILURES, UNANSWERED, Trouble, classify
+from airflow_provider_icechunk.exceptions import IcechunkError
+
+from .bucket import Bucket
+from .errors import FAILURES, UNANSWERED, Trouble, classify
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -46,7 +47,7 @@ PARTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An object to be written, with what the store shall keep about it."""
+    """An object to be written, with its metadata."""
 
     key: str
     data: bytes
@@ -57,12 +58,12 @@ class Upload:
     def of(
         cls, key: str, data: Data, metadata: Mapping[str, str] | None, content_type: str | None
     ) -> Upload:
-        """From what `put` gets; the library takes bytes only, so anything else is copied."""
+        """From the arguments of `put`; the library takes only bytes, so anything else is copied."""
         return cls(key, bytes(data), metadata or {}, content_type)
 
 
 def put_plainly(bucket: Bucket, upload: Upload) -> Version:
-    """Write in any case, in one request."""
+    """Write unconditionally in one request."""
     request = _kept(bucket, upload)
     try:
         return bucket.calling(
@@ -73,7 +74,7 @@ def put_plainly(bucket: Bucket, upload: Upload) -> Version:
 
 
 def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
-    """Write in any case, in parts at once. A failure leaves no parts behind."""
+    """Write unconditionally as a multipart upload. A failure leaves no parts behind."""
     write_id = str(uuid4())
     name, request = bucket.name(upload.key), _kept(bucket, upload, write_id)
     try:
@@ -95,9 +96,9 @@ def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
 
 
 def put_if(bucket: Bucket, upload: Upload, expect: Absent | Exactly) -> PutOutcome:
-    """Write on a condition, in one request, and find out what became of it.
+    """Write conditionally in one request, and determine the outcome.
 
-    The id in the metadata is the same for all attempts: whichever lands, it is this write.
+    The id in the metadata is the same for all attempts, so whichever lands is recognized.
     """
     write_id = str(uuid4())
     request = {**_kept(bucket, upload, write_id), **_condition(expect)}
@@ -109,38 +110,40 @@ def put_if(bucket: Bucket, upload: Upload, expect: Absent | Exactly) -> PutOutco
             return Written(bucket.put(upload.key, upload.data, request))
         except FAILURES as error:
             failure = error
-        told = _told(classify(failure), expect)
-        if told is None:
+        answered = _answered(classify(failure), expect)
+        if answered is None:
             if classify(failure) not in {Trouble.THROTTLED, Trouble.UNREACHABLE}:
                 raise bucket.error(failure, "write", upload.key) from failure
             refused = False
             continue
-        verdict = judge(told, _look(bucket, upload.key, expect, write_id), doubted=doubted)
-        match verdict:
+        decision = decide(answered, _look(bucket, upload.key, expect, write_id), doubted=doubted)
+        match decision:
             case Written() | Lost():
-                return verdict
-            case Unknown(reason):
+                return decision
+            case Uncertain(reason):
                 raise outcome_unknown(upload.key, bucket.location, reason) from failure
             case Again():
-                doubted = doubted or told is Answer.NONE
-                refused = told is Answer.REFUSED
+                doubted = doubted or answered is WriteAnswer.NONE
+                refused = answered is WriteAnswer.REFUSED
             case _:
-                assert_never(verdict)
+                assert_never(decision)
     if doubted:
-        raise outcome_unknown(upload.key, bucket.location, "and all tries are used up") from failure
+        raise outcome_unknown(
+            upload.key, bucket.location, "and there are no tries left"
+        ) from failure
     if refused or failure is None:
         return Lost()
     raise bucket.error(failure, "write", upload.key) from failure
 
 
-def _told(trouble: Trouble, expect: Absent | Exactly) -> Answer | None:
-    """What a failed attempt says about the write; `None` if it was not carried out for sure."""
+def _answered(trouble: Trouble, expect: Absent | Exactly) -> WriteAnswer | None:
+    """What a failed attempt shows about the write; `None` if it certainly did not land."""
     if trouble is Trouble.REFUSED:
-        return Answer.REFUSED
+        return WriteAnswer.REFUSED
     if trouble is Trouble.MISSING and isinstance(expect, Exactly):
-        return Answer.REFUSED
+        return WriteAnswer.REFUSED
     if trouble in UNANSWERED:
-        return Answer.NONE
+        return WriteAnswer.NONE
     return None
 
 
@@ -173,7 +176,7 @@ def _condition(expect: Absent | Exactly) -> dict[str, str]:
 
 
 def _kept(bucket: Bucket, upload: Upload, write_id: str | None = None) -> dict[str, Any]:
-    """What the store shall keep beside the bytes, in the client's names."""
+    """Metadata and the like, as arguments of the client."""
     request: dict[str, Any] = {}
     if bucket.settings.use_metadata:
         metadata = dict(upload.metadata)
@@ -226,7 +229,7 @@ def _send_parts(bucket: Bucket, upload: Upload, upload_id: str, write_id: str) -
 
 
 def _completed(bucket: Bucket, upload: Upload, write_id: str, trouble: Trouble) -> Version | None:
-    """The version, if an earlier try completed the upload and only its answer was lost."""
+    """The version, if an earlier try completed the upload and its response was lost."""
     if trouble is not Trouble.NO_UPLOAD:
         return None
     found = bucket.head(upload.key)
@@ -248,7 +251,7 @@ def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
     except (IcechunkError, *FAILURES) as error:
         if isinstance(error, IcechunkError) or classify(error) is not Trouble.NO_UPLOAD:
             _log.warning(
-                "Parts of an upload of %s stay in %s (%s): a lifecycle rule can remove them",
+                "Parts of an upload of %s remain in %s (%s): a lifecycle rule can remove them",
                 key,
                 bucket.location,
                 type(error).__name__,

@@ -1,27 +1,34 @@
-"""The codec of `alpha`: finds out how a file is wrapped and hands its payload to the right reader.
+"""The codec of `alpha` and its keys.
 
-Shapes are told apart by their content: a header, a bare zstd stream or plain MessagePack outside,
+Shapes are identified by their content: a header, a bare zstd stream or plain MessagePack outside,
 and inside either MessagePack or, in two unreleased states, FlatBuffers with `Ichk` at bytes 4 to 8.
+
+A branch is a folder of numbered files. Names count down from the largest 8-character number, so the
+newest file sorts first. The first shape separated kind and name of a reference by `:`, all later
+ones by `.`.
 """
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError, Kind
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.alpha import logs, manifests, snapshots
-from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
-from airflow_provider_icechunk.format.generations.base import (
-    DEFAULT_LIMITS,
-    FileType,
-    Generation,
-    Limits,
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.codec import DEFAULT_LIMITS, FileType, Limits
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    AttributesId,
+    ManifestId,
+    SnapshotId,
+    decode_base32,
+    encode_base32,
 )
-from airflow_provider_icechunk.format.generations.v1.codec import WRITER, V1Codec
-from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, SnapshotId
-from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.format.wire import zstd
+from airflow_provider_icechunk.engine.format.legacy.attributes import AttributeFiles, Rows
+from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot, TransactionLog
+from airflow_provider_icechunk.engine.format.names import check_ref_name
+from airflow_provider_icechunk.engine.format.v1.codec import REFS, WRITER, V1Codec, V1Layout
+from airflow_provider_icechunk.engine.format.wire import zstd
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+
+from . import logs, manifests, snapshots
 
 _SPEC_VERSION = 1
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -73,7 +80,7 @@ class AlphaCodec:
         return _file(FileType.SNAPSHOT, payload, level)
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
-        """The manifest in the file `where`; only its later shapes say an id that can be checked."""
+        """The manifest in the file `where`; only later shapes hold an id that can be checked."""
         with Purse(len(data), where=where) as purse:
             payload = self._payload(data, FileType.MANIFEST, where, purse)
             if not _is_flatbuffers(payload):
@@ -125,3 +132,50 @@ def _is_flatbuffers(payload: bytes) -> bool:
 
 def _file(file_type: FileType, payload: bytes, level: int) -> bytes:
     return envelope.pack(file_type, payload, spec_version=_SPEC_VERSION, level=level, writer=WRITER)
+
+
+SEPARATORS = (".", ":")
+"""First the one that is written, then the one of the first shape."""
+LAST_SEQUENCE = (1 << 40) - 1
+
+_SEQUENCE_BYTES = 5
+_SUFFIX = ".json"
+
+
+class AlphaLayout(V1Layout):
+    """Keys of the immutable objects: the same folders as in all later generations, and one more."""
+
+    attributes = "attributes/"
+
+
+def branch_prefix(name: str, separator: str = ".") -> str:
+    """The folder of a branch, with its slash."""
+    return f"{REFS}branch{separator}{check_ref_name(name)}/"
+
+
+def tag_key(name: str, separator: str = ".") -> str:
+    """The reference file of a tag."""
+    return f"{REFS}tag{separator}{check_ref_name(name, 'tag')}/ref.json"
+
+
+def tombstone_key(name: str, separator: str = ".") -> str:
+    """The empty file that marks a tag as deleted."""
+    return tag_key(name, separator) + ".deleted"
+
+
+def sequence_file(number: int) -> str:
+    """The file name of the `number`-th state of a branch, counted from 0."""
+    if not 0 <= number <= LAST_SEQUENCE:
+        raise InvalidInputError(f"a branch has no state number {number}; its numbers are used up")
+    return encode_base32((LAST_SEQUENCE - number).to_bytes(_SEQUENCE_BYTES, "big")) + _SUFFIX
+
+
+def parse_sequence_file(name: str) -> int | None:
+    """The number behind a file name; `None` for other files in the folder."""
+    if not name.endswith(_SUFFIX):
+        return None
+    try:
+        countdown = decode_base32(name.removesuffix(_SUFFIX), _SEQUENCE_BYTES)
+    except InvalidInputError:
+        return None
+    return LAST_SEQUENCE - int.from_bytes(countdown, "big")

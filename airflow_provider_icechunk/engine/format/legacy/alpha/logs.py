@@ -2,40 +2,41 @@
 
 The log names nodes whose attributes changed without saying which are groups and which are arrays.
 Such a node is put into both sets of the model unless the log itself shows it to be an array; ids
-are unique, so asking either set by id gives the right answer.
+are unique, so looking up an id in either set gives the right answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
-from airflow_provider_icechunk.format.generations.alpha.rows import pack_coordinates
-from airflow_provider_icechunk.format.generations.alpha.scalars import (
-    check_version,
-    decode_node_id,
-    encode_id,
-)
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import sort_keys
-from airflow_provider_icechunk.format.transactions import Coordinates, TransactionLog
-from airflow_provider_icechunk.format.wire.messagepack import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import sort_keys
+from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Coordinates, TransactionLog
+from airflow_provider_icechunk.engine.format.wire.messagepack import (
     Array,
     Reader,
     array_header,
     pack_array,
     pack_map,
 )
+from airflow_provider_icechunk.exceptions import FormatError
+
+from .manifests import numbers, typed
+from .pack import pack_coordinates
+from .scalars import check_version, decode_node_id, encode_id
 
 _ID_MEMORY = 200
 _COORDINATE_MEMORY = 48
-"""What an id, and the coordinates of a chunk, take at least."""
+"""Minimum bytes of an id, and of the coordinates of a chunk."""
+_FEW = 16
+_ARRAY_MEMORY = 300
+"""Bytes that the coordinates of an array take as Python objects, beside their content."""
 _ROWS_AT_ONCE = 1 << 15
-"""Coordinates are objects of Python only for a moment: they would take ten times their columns."""
+"""Coordinates are Python objects only for a moment: they would take ten times their columns."""
 
 
 def decode_log(
@@ -100,6 +101,8 @@ def _read_chunks(reader: Reader, where: str) -> dict[NodeId, Coordinates]:
 
 def _read_coordinates(reader: Reader, count: int, where: str) -> Coordinates:
     """Sorted coordinates. Where a writer bug mixed ranks, those of the commonest rank."""
+    if count <= _FEW:
+        return _read_few(reader, count, where)
     ranks: dict[int, list[Coordinates]] = {}
     for start in range(0, count, _ROWS_AT_ONCE):
         items = [reader.value() for _ in range(min(_ROWS_AT_ONCE, count - start))]
@@ -115,6 +118,19 @@ def _read_coordinates(reader: Reader, count: int, where: str) -> Coordinates:
     return index[first]
 
 
+def _read_few(reader: Reader, count: int, where: str) -> Coordinates:
+    """The same without array operations, whose setup would dominate for few chunks."""
+    items = [reader.value() for _ in range(count)]
+    rows: Sequence[Array] = typed(items, tuple, "a list of coordinates", where)
+    flat = [number for row in rows for number in row]
+    reader.memory.charge(_ARRAY_MEMORY + 4 * len(flat))
+    numbers(flat, np.uint32, "a coordinate", where)
+    sizes = [len(row) for row in rows]
+    rank = max(sorted(set(sizes)), key=sizes.count)
+    kept: list[Any] = sorted({row for row in rows if len(row) == rank})
+    return np.array(kept, np.uint32).reshape(len(kept), rank)
+
+
 def _points(rows: Sequence[Array]) -> Coordinates:
-    """The coordinates without numbers among `rows`, which arrays without dimensions have."""
+    """The empty coordinates among `rows`, which arrays without dimensions have."""
     return np.zeros((sum(not row for row in rows), 0), np.uint32)

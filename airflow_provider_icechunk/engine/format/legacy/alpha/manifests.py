@@ -7,26 +7,18 @@ under an id gets its own `ChunkRefs`, and readers ask for theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
-from airflow_provider_icechunk.format.generations.alpha.rows import pack_rows
-from airflow_provider_icechunk.format.generations.alpha.scalars import (
-    check_flags,
-    check_version,
-    decode_manifest_id,
-    decode_node_id,
-    encode_id,
-)
-from airflow_provider_icechunk.format.generations.alpha.scan import scan_manifest
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.coordinates import distinct
+from airflow_provider_icechunk.engine.format.ids import (
     OBJECT_ID_SIZE,
     ManifestId,
     NodeId,
@@ -34,9 +26,8 @@ from airflow_provider_icechunk.format.ids import (
     encode_base32,
     text_length,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.wire.messagepack import (
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.engine.format.wire.messagepack import (
     Array,
     Pairs,
     Value,
@@ -49,11 +40,14 @@ from airflow_provider_icechunk.format.wire.messagepack import (
     map_header,
     unpack,
 )
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
-_KINDS = {"Ref": RefKind.NATIVE, "Inline": RefKind.INLINE, "Virtual": RefKind.VIRTUAL}
-_MAX_RANK = 255
+from .pack import pack_rows
+from .scalars import check_flags, check_version, decode_manifest_id, decode_node_id, encode_id
+from .scan import scan_manifest
 
 _T = TypeVar("_T")
+_Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 
 def decode_manifest(
@@ -75,8 +69,7 @@ def decode_manifest(
     entries = as_pairs(items[-1], "the references", where=where)
     nested = len(items) != 3 or _is_nested(entries)
     by_node = _nested_rows(entries, where) if nested else _flat_rows(entries, where)
-    arrays = {node: _by_rank(rows, where) for node, rows in by_node.items() if rows}
-    return Manifest(expected, {node: arrays[node] for node in sorted(arrays)})
+    return Manifest(expected, _arrays(by_node, where))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -120,26 +113,51 @@ def _flat_rows(entries: Pairs, where: str) -> dict[NodeId, Pairs]:
     return {decode_node_id(node, where=where): part for node, part in rows.items()}
 
 
-def _by_rank(rows: Pairs, where: str) -> tuple[ChunkRefs, ...]:
+def _arrays(by_node: dict[NodeId, Pairs], where: str) -> dict[NodeId, tuple[ChunkRefs, ...]]:
+    """The references of every array, one value for each rank; all of one rank are read together."""
+    nodes = [node for node in sorted(by_node) if by_node[node]]
+    rows = list(chain.from_iterable(by_node[node] for node in nodes))
+    counts = np.array([len(by_node[node]) for node in nodes], np.int64)
+    owners = np.repeat(np.arange(len(nodes), dtype=np.uint32), counts)
     coordinates = typed([row[0] for row in rows], tuple, "a list of coordinates", where)
     references = [row[1] for row in rows]
     sizes = np.fromiter(map(len, coordinates), np.int64, len(rows))
-    ranks = np.unique(sizes).tolist()
-    if ranks[-1] > _MAX_RANK:
+    ranks = distinct(sizes).tolist()
+    if ranks and ranks[-1] > _MAX_RANK:
         raise FormatError(f"{where}: a chunk has {ranks[-1]} coordinates")
-    if len(ranks) == 1:
-        return (_columns(coordinates, references, ranks[0], where),)
-    return tuple(
-        _columns(_pick(coordinates, at), _pick(references, at), rank, where)
-        for rank in ranks
-        for at in (np.flatnonzero(sizes == rank),)
-    )
+    arrays: dict[NodeId, tuple[ChunkRefs, ...]] = dict.fromkeys(nodes, ())
+    for rank in ranks:
+        at = np.flatnonzero(sizes == rank)
+        every = len(at) == len(rows)
+        refs = _columns(
+            coordinates if every else _pick(coordinates, at),
+            references if every else _pick(references, at),
+            rank,
+            where,
+        )
+        for owner, part in _by_owner(refs, owners[at]):
+            arrays[nodes[owner]] += (part,)
+    return arrays
+
+
+def _by_owner(refs: ChunkRefs, owners: NDArray[np.uint32]) -> Iterator[tuple[int, ChunkRefs]]:
+    """The rows of each array in order, the last one of those with equal coordinates."""
+    if owners[0] == owners[-1]:
+        yield int(owners[0]), ChunkRefs.of(refs)
+        return
+    placed = replace(refs, index=np.column_stack([owners, refs.index]))
+    ordered = ChunkRefs.of(placed)
+    owners = ordered.index[:, 0]
+    starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])).tolist()
+    refs = replace(ordered, index=np.ascontiguousarray(ordered.index[:, 1:]))
+    for start, stop in zip(starts, [*starts[1:], len(owners)], strict=True):
+        yield int(owners[start]), refs.take(slice(start, stop))
 
 
 def _columns(
     coordinates: Sequence[Array], references: Sequence[Value], rank: int, where: str
 ) -> ChunkRefs:
-    """The rows as columns, with list operations over whole fields instead of steps per row."""
+    """The rows as columns in the order of the file, with list operations over whole fields."""
     rows = len(coordinates)
     flat = list(chain.from_iterable(coordinates))
     index = numbers(flat, np.uint32, "a coordinate", where).reshape(rows, rank)
@@ -157,7 +175,7 @@ def _columns(
         at = np.flatnonzero(kind == value)
         if len(at):
             fill(at, bodies if len(at) == rows else _pick(bodies, at))
-    return ChunkRefs.of(builder.refs(index))
+    return builder.refs(index)
 
 
 def _variants(references: Sequence[Value], where: str) -> tuple[Sequence[str], list[Value]]:
@@ -233,11 +251,11 @@ class _Builder:
 
     def _keep(self, items: Sequence[bytes]) -> NDArray[np.uint64]:
         """Where in the heap the items are; equal items are kept once."""
-        distinct: dict[bytes, int] = {}
-        at = [distinct.setdefault(item, len(distinct)) for item in items]
-        sizes = np.fromiter(map(len, distinct), np.uint64, len(distinct))
+        places: dict[bytes, int] = {}
+        at = [places.setdefault(item, len(places)) for item in items]
+        sizes = np.fromiter(map(len, places), np.uint64, len(places))
         ends = np.cumsum(sizes, dtype=np.uint64) + np.uint64(len(self.heap))
-        self.heap += b"".join(distinct)
+        self.heap += b"".join(places)
         return np.stack([ends - sizes, ends], axis=1)[at]
 
     def _checksum(self, row: int, value: Value) -> None:
@@ -269,7 +287,7 @@ def _ids(values: Sequence[Value], where: str) -> NDArray[np.uint8]:
         length = text_length(OBJECT_ID_SIZE)
         joined = "".join(texts).encode()
         if set(map(len, texts)) != {length} or len(joined) != length * len(texts):
-            raise FormatError(f"{where}: {what} has not {length} characters")
+            raise FormatError(f"{where}: {what} does not have {length} characters")
         try:
             return decode_many(np.frombuffer(joined, f"S{length}"))
         except InvalidInputError as error:
@@ -279,9 +297,32 @@ def _ids(values: Sequence[Value], where: str) -> NDArray[np.uint8]:
         raise FormatError(f"{where}: {what} is not binary and an empty array")
     parts = typed([pair[0] for pair in pairs], bytes, what, where)
     if set(map(len, parts)) != {OBJECT_ID_SIZE}:
-        raise FormatError(f"{where}: {what} has not {OBJECT_ID_SIZE} bytes")
+        raise FormatError(f"{where}: {what} does not have {OBJECT_ID_SIZE} bytes")
     return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, OBJECT_ID_SIZE)
 
 
 def _pick(values: Sequence[_T], at: NDArray[np.intp]) -> list[_T]:
     return [values[row] for row in at]
+
+
+def typed(values: Sequence[Value], expected: type[_T], what: str, where: str) -> Sequence[_T]:
+    """The same values, all of exactly one type; a boolean is not a number."""
+    if not set(map(type, values)) <= {expected}:
+        raise FormatError(f"{where}: {what} is not of type {expected.__name__}")
+    return cast("Sequence[_T]", values)
+
+
+def numbers(
+    values: Sequence[Value], dtype: type[_Unsigned], what: str, where: str
+) -> NDArray[_Unsigned]:
+    """A column of unsigned integers."""
+    integers = typed(values, int, what, where)
+    try:
+        return np.fromiter(integers, dtype, len(integers))
+    except OverflowError:
+        most = np.iinfo(dtype).max
+        raise FormatError(f"{where}: {what} is not between 0 and {most}") from None
+
+
+_KINDS = {"Ref": RefKind.NATIVE, "Inline": RefKind.INLINE, "Virtual": RefKind.VIRTUAL}
+_MAX_RANK = 255

@@ -1,4 +1,4 @@
-"""Chunk references packed as MessagePack by columns: no Python step per native reference.
+"""Packing the references of an `alpha` manifest, all rows of a block at once.
 
 Every field of a row gets as many byte columns as its widest value needs, and a mask says which of
 them a row really uses. Selecting by the mask, row by row, leaves exactly the packed bytes. Rows are
@@ -13,20 +13,39 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.wire.messagepack import (
+    array_header,
+)
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.wire.messagepack import array_header
 
 _BLOCK = 1 << 15
+
+
 _NATIVE = b"\x81\xa3Ref\x93\x92\xc4\x0c"
+
+
 _NATIVE_END_OF_ID = b"\x90"
+
+
 _INLINE = b"\x81\xa6Inline"
+
+
 _VIRTUAL = b"\x81\xa7Virtual\x94"
-_MODIFIED = b"\x81\xacLastModified"
-_ETAG = b"\x81\xa4ETag"
+
+
+MODIFIED = b"\x81\xacLastModified"
+
+
+ETAG = b"\x81\xa4ETag"
+
+
 _NIL = b"\xc0"
 
+
 Rows = NDArray[np.bool_]
+
+
 _Packed = tuple[bytes, NDArray[np.int64]]
 """Packed rows one after the other, and where each of them ends."""
 
@@ -74,7 +93,7 @@ class _Matrix:
     ) -> None:
         """A tag byte (or the value itself where small) and up to eight big-endian bytes.
 
-        `sizes` are the first values that need none, 1, 2 and 4 bytes no more.
+        `sizes` are the first values for which 0, 1, 2 and 4 bytes are no longer enough.
         """
         wide = values.astype(np.uint64)
         wide[~used] = 0
@@ -166,9 +185,9 @@ def _virtual_ends(refs: ChunkRefs, virtual: Rows) -> _Matrix:
     end.numbers(refs.offset, virtual)
     end.numbers(refs.length, virtual)
     end.constant(_NIL, virtual & ~tagged & ~dated)
-    end.constant(_MODIFIED, dated)
+    end.constant(MODIFIED, dated)
     end.numbers(refs.modified, dated)
-    end.constant(_ETAG, tagged)
+    end.constant(ETAG, tagged)
     end.text_sizes(refs.etag[:, 1] - refs.etag[:, 0], tagged)
     return end
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.format.ids import (
     NODE_ID_SIZE,
     OBJECT_ID_SIZE,
     ManifestId,
@@ -18,13 +17,14 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
     decode_base32,
 )
-from airflow_provider_icechunk.format.wire.messagepack import (
+from airflow_provider_icechunk.engine.format.wire.messagepack import (
     Value,
     as_number,
     as_pairs,
     as_text,
     is_array,
 )
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
 _LAST_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,12 +66,12 @@ def decode_node_id(value: Value, *, where: str) -> NodeId:
 
 
 def check_version(value: Value, *, where: str) -> None:
-    """Refuse a record of a version that nobody ever wrote."""
+    """Refuse a record of an unknown version."""
     as_number(value, "the version of a record", where=where, most=_LAST_VERSION)
 
 
 def check_flags(value: Value, *, where: str) -> None:
-    """Refuse flags: no writer set any, so what one would mean is not known."""
+    """Refuse flags: no writer set any, so their meaning is unknown."""
     flags = as_pairs(value, "the flags of a record", where=where)
     if flags:
         raise FormatError(f"{where}: has the unknown flag {repr(flags[0][0])[:60]}")
@@ -83,7 +83,7 @@ def encode_id(identity: bytes) -> bytes:
 
 
 def decode_time(value: Value, *, where: str) -> int:
-    """Microseconds since 1970 UTC; files have nanoseconds, the rest is cut off."""
+    """Microseconds since 1970 UTC; files have nanoseconds, which are truncated."""
     text = as_text(value, "a time", where=where)
     match = _TIME.fullmatch(text)
     try:
@@ -97,7 +97,7 @@ def decode_time(value: Value, *, where: str) -> int:
 
 
 def encode_time(microseconds: int) -> str:
-    """RFC 3339 in UTC with none, three or six digits of fraction, as few as needed."""
+    """RFC 3339 in UTC with zero, three or six fractional digits, as few as needed."""
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:

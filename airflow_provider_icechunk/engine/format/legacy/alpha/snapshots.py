@@ -1,7 +1,7 @@
 """Snapshots of `alpha`: three record shapes are read, the last one is written.
 
-Zarr metadata is stored taken apart, so every `zarr.json` is rebuilt when read and split again when
-written; members that the shape has no place for are refused there.
+Zarr metadata is stored in separate fields, so every `zarr.json` is rebuilt when read and split when
+written; members that the shape has no field for are refused then.
 """
 
 from __future__ import annotations
@@ -10,33 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.alpha.scalars import (
-    check_flags,
-    check_version,
-    decode_manifest_id,
-    decode_node_id,
-    decode_snapshot_id,
-    decode_time,
-    encode_id,
-    encode_time,
-)
-from airflow_provider_icechunk.format.generations.attributes import (
-    AttributesRef,
-    Reading,
-    Rows,
-    Writing,
-)
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import Extents
+from airflow_provider_icechunk.engine.format.ids import (
     AttributesId,
     ManifestId,
     SnapshotId,
     encode_base32,
 )
-from airflow_provider_icechunk.format.names import check_node_path
-from airflow_provider_icechunk.format.references import Extents
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.legacy.attributes import (
+    AttributeReading,
+    AttributesRef,
+    Rows,
+    Writing,
+)
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     ManifestFile,
@@ -46,7 +34,8 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
     in_order,
 )
-from airflow_provider_icechunk.format.wire.messagepack import (
+from airflow_provider_icechunk.engine.format.names import check_node_path
+from airflow_provider_icechunk.engine.format.wire.messagepack import (
     Array,
     Value,
     as_array,
@@ -64,7 +53,19 @@ from airflow_provider_icechunk.format.wire.messagepack import (
     pack_variant,
     unpack,
 )
-from airflow_provider_icechunk.format.zarr_metadata import rebuild_document, split_document
+from airflow_provider_icechunk.engine.format.zarr_metadata import rebuild_document, split_document
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+
+from .scalars import (
+    check_flags,
+    check_version,
+    decode_manifest_id,
+    decode_node_id,
+    decode_snapshot_id,
+    decode_time,
+    encode_id,
+    encode_time,
+)
 
 _FIRST, _SECOND, _LAST = 11, 9, 8
 """Items of the snapshot record in the three shapes."""
@@ -90,11 +91,11 @@ class _Record:
 
 
 def decode_snapshot(
-    payload: bytes | memoryview, expected: SnapshotId, *, where: str, outside: Reading
+    payload: bytes | memoryview, expected: SnapshotId, *, where: str, outside: AttributeReading
 ) -> Snapshot:
     """The snapshot in an unpacked payload; it gets the id of its file name.
 
-    `outside` has the attributes that are in files of their own.
+    `outside` has the attributes that are in separate files.
     """
     record = _read_record(payload, where, outside.memory)
     if record.id != expected and not record.may_be_misnamed:
@@ -118,7 +119,7 @@ def embedded_id(payload: bytes | memoryview, *, where: str, memory: Purse) -> Sn
 
 
 def encode_snapshot(snapshot: Snapshot, outside: Writing) -> bytes:
-    """A payload in the last shape; `outside` says which attributes go to files of their own."""
+    """A payload in the last shape; `outside` says which attributes go to separate files."""
     nodes = sorted(snapshot.nodes.values(), key=lambda node: _by_component(node.path))
     files = [
         pack_array([encode_id(file.id), pack(file.size_bytes), pack(file.num_chunk_refs)])
@@ -249,12 +250,12 @@ def _all_manifests(
     return {identity: files[identity] for identity in sorted(files)}
 
 
-def _read_nodes(value: Value, where: str, outside: Reading) -> list[Node]:
+def _read_nodes(value: Value, where: str, outside: AttributeReading) -> list[Node]:
     nodes = as_members(value, "the nodes", where=where)
     return [_read_node(path, node, where, outside) for path, node in nodes.items()]
 
 
-def _read_node(path: str, value: Value, where: str, outside: Reading) -> Node:
+def _read_node(path: str, value: Value, where: str, outside: AttributeReading) -> Node:
     identity, own_path, attributes, data = as_array(value, "a node", where=where, sizes=(4,))
     try:
         check_node_path(path)
@@ -274,7 +275,7 @@ def _read_node(path: str, value: Value, where: str, outside: Reading) -> Node:
     return Node(decode_node_id(identity, where=where), path, document, array)
 
 
-def _read_attributes(value: Value, where: str, outside: Reading) -> dict[str, Any] | None:
+def _read_attributes(value: Value, where: str, outside: AttributeReading) -> dict[str, Any] | None:
     if value is None:
         return None
     kind, content = as_variant(value, "the attributes of a node", where=where)
@@ -397,7 +398,7 @@ def _pack_fill(fill: Mapping[str, Any]) -> bytes:
 
 
 def _pack_manifest_ref(ref: ManifestRef, array: ArrayData) -> bytes:
-    """Where the box is unknown the whole grid is written: too large is harmless to readers."""
+    """If the box is unknown, the whole grid is written: a box that is too large is harmless."""
     extents = ref.extents
     if extents is None:
         extents = tuple((0, -(-side.length // side.chunk_length)) for side in array.shape)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format.generations.alpha1 import development, manifests, snapshots
-from airflow_provider_icechunk.format.generations.alpha1.snapshots import Past
-from airflow_provider_icechunk.format.generations.attributes import AttributeFiles, Rows
-from airflow_provider_icechunk.format.generations.base import DEFAULT_LIMITS, Generation, Limits
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.format.codec import DEFAULT_LIMITS, Limits
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
     AttributesId,
     ManifestId,
     SnapshotId,
     encode_base32,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs
-from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.format.wire import sealed_json as js
+from airflow_provider_icechunk.engine.format.legacy.attributes import AttributeFiles, Rows
+from airflow_provider_icechunk.engine.format.model import Manifest, Node, Snapshot, TransactionLog
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
+
+from . import development, manifests, snapshots
+from .snapshots import Past
 
 _REMEMBERED = 10_000
 
@@ -29,7 +30,7 @@ class Alpha1Codec:
     """Files of generation `alpha1` to values and back.
 
     A snapshot lists its ancestors, so encoding one needs the past of its parent: that of snapshots
-    seen before is remembered, `fetch` gives the file of any other.
+    seen before is remembered, `fetch` returns the file of any other.
     """
 
     generation = Generation.ALPHA1
@@ -73,24 +74,24 @@ class Alpha1Codec:
         parent = None if snapshot.parent_id is None else self._past(snapshot.parent_id)
         past = snapshots.past_of(snapshot, parent)
         writing = self._attributes.writing(snapshot.id, snapshot.parent_id)
-        data = js.dump(snapshots.write_snapshot(snapshot, past, writing), "the snapshot")
+        data = js.dump_sealed(snapshots.write_snapshot(snapshot, past, writing), "the snapshot")
         self._attributes.finish(snapshot.id, writing, _encode_attributes)
         self._remember(snapshot.id, past)
         return data
 
     def decode_manifest(self, data: bytes, expected: ManifestId, *, where: str) -> Manifest:
-        """The manifest in the file `where`; the file says no id that could be checked."""
+        """The manifest in the file `where`; the file holds no id that could be checked."""
         if development.is_message_pack(data):
             self._check_size(data, self._limits.manifest_bytes, where)
             entries = development.manifest_entries(data, where=where)
             return manifests.columns_of(entries, expected, where=where)
-        document = js.parse(data, where=where, limit=self._limits.manifest_bytes)
+        document = js.parse_sealed(data, where=where, limit=self._limits.manifest_bytes)
         return manifests.read_manifest(document, expected, where=where)
 
     def encode_manifest(self, manifest: Manifest, *, level: int) -> bytes:
         """A whole file. Erased rows must have been removed."""
         del level
-        return js.dump(manifests.write_manifest(manifest), "the manifest")
+        return js.dump_sealed(manifests.write_manifest(manifest), "the manifest")
 
     def decode_log(self, data: bytes, expected: SnapshotId, *, where: str) -> TransactionLog:
         """Refused: there are no transaction logs."""
@@ -103,7 +104,7 @@ class Alpha1Codec:
         raise UnsupportedError("generation `alpha1` has no transaction logs")
 
     def check_node(self, node: Node) -> None:
-        """Refuse what the documents have no place for."""
+        """Refuse what the documents cannot hold."""
         snapshots.check_node(node)
 
     def check_references(self, refs: ChunkRefs) -> None:
@@ -111,14 +112,14 @@ class Alpha1Codec:
         manifests.check_references(refs)
 
     def _decode_attributes(self, data: bytes, expected: AttributesId, where: str) -> Rows:
-        document = js.parse(data, where=where, limit=self._limits.other_bytes)
+        document = js.parse_sealed(data, where=where, limit=self._limits.other_bytes)
         return snapshots.read_attributes(document, expected, where)
 
     def _snapshot(self, data: bytes, where: str) -> object:
         if development.is_message_pack(data):
             self._check_size(data, self._limits.other_bytes, where)
             return development.snapshot_document(data, where=where)
-        return js.parse(data, where=where, limit=self._limits.other_bytes)
+        return js.parse_sealed(data, where=where, limit=self._limits.other_bytes)
 
     @staticmethod
     def _check_size(data: bytes, limit: int, where: str) -> None:
@@ -144,4 +145,4 @@ class Alpha1Codec:
 
 
 def _encode_attributes(identity: AttributesId, rows: Rows) -> bytes:
-    return js.dump(snapshots.write_attributes(identity, rows), "the attributes")
+    return js.dump_sealed(snapshots.write_attributes(identity, rows), "the attributes")

@@ -1,7 +1,7 @@
 """MessagePack files of September 2024, turned into the documents that the specification shows.
 
 Structs were arrays in the order of their declaration, ids were base 32 text. Only the shapes with
-whole snapshots are read; those of the days before had neither identity nor history in them.
+complete snapshots are read; earlier ones contained neither an id nor a history.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_icechunk.engine.format.ids import EARLY_OBJECT_ID_SIZE, decode_base32
+from airflow_provider_icechunk.engine.format.wire import messagepack as mp
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format.generations.alpha1.manifests import Entries
-from airflow_provider_icechunk.format.ids import EARLY_OBJECT_ID_SIZE, decode_base32
-from airflow_provider_icechunk.format.wire import messagepack as mp
+
+from .manifests import Entries
 
 _ZARR = (
     "shape",
@@ -36,7 +37,7 @@ def snapshot_document(data: bytes, *, where: str) -> dict[str, Any]:
     items = mp.as_array(mp.unpack(data, where=where), "the snapshot", where=where, sizes=(1, 7))
     if len(items) == 1:
         raise UnsupportedError(
-            f"{where}: a snapshot of before 18 September 2024, which says neither its id nor its "
+            f"{where}: a snapshot from before 18 September 2024, which has neither an id nor a "
             "history; such files are not read"
         )
     total, parents, history, own, started_at, properties, nodes = items

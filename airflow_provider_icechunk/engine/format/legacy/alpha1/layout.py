@@ -1,7 +1,7 @@
 """Keys of `alpha1` and its reference documents.
 
 A branch is a folder of numbered files, a tag a file beside these folders. Software of September
-2024 spelled both differently and numbered with 13 characters; `Spelling` tells them apart.
+2024 spelled both differently and numbered with 13 characters; `Spelling` distinguishes them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.file_names import FileNames
-from airflow_provider_icechunk.format.generations.alpha.layout import parse_sequence_file
-from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
-from airflow_provider_icechunk.format.generations.fence import check_unfenced
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.format.codec import FileNames
+from airflow_provider_icechunk.engine.format.fence import check_unfenced
+from airflow_provider_icechunk.engine.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     ChunkId,
     ManifestId,
@@ -22,9 +19,11 @@ from airflow_provider_icechunk.format.ids import (
     decode_base32,
     encode_base32,
 )
-from airflow_provider_icechunk.format.names import check_ref_name
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.wire import sealed_json
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import parse_sequence_file
+from airflow_provider_icechunk.engine.format.legacy.alpha.scalars import decode_time, encode_time
+from airflow_provider_icechunk.engine.format.names import check_ref_name
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
 
 REFS = "r/"
 CONFIG_KEY = "config.yaml"
@@ -46,7 +45,7 @@ class Spelling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Alpha1Layout:
-    """Keys of the immutable objects. There are no transaction logs: nothing is in their folder."""
+    """Keys of the immutable objects. There are no transaction logs: their folder is empty."""
 
     spelling: Spelling = Spelling.SPECIFIED
     snapshots: str = "s/"
@@ -56,7 +55,7 @@ class Alpha1Layout:
     attributes: str = "a/"
 
     def names_in(self, prefix: str) -> FileNames:
-        """Ids of 16 bytes; metadata files have an ending."""
+        """Ids of 16 bytes; metadata files have an extension."""
         suffix = "" if prefix == self.chunks else self.spelling.value
         return FileNames(EARLY_OBJECT_ID_SIZE, suffix)
 
@@ -69,7 +68,7 @@ class Alpha1Layout:
         return self.manifests + encode_base32(identity) + self.spelling.value
 
     def transaction(self, identity: SnapshotId) -> str:
-        """A key under which there never is anything."""
+        """A key under which nothing is ever stored."""
         return self.transactions + encode_base32(identity) + self.spelling.value
 
     def chunk(self, identity: ChunkId) -> str:
@@ -92,7 +91,7 @@ def tag_key(name: str, spelling: Spelling = Spelling.SPECIFIED) -> str:
 
 
 def check_new_branch(name: str) -> None:
-    """Refuse a branch whose folder could be the file of a tag."""
+    """Refuse a branch whose folder could have the name of a tag's file."""
     if name.endswith(_JSON):
         raise InvalidInputError(
             f"{name[:80]!r} cannot be the name of a branch in generation `alpha1`: its folder "
@@ -115,32 +114,28 @@ def parse_state_file(name: str) -> int | None:
 
 def encode_ref(snapshot: SnapshotId, timestamp: int) -> bytes:
     """The document of a branch or a tag; `timestamp` in microseconds since 1970 UTC."""
-    document = {
-        "snapshot": list(snapshot),
-        "timestamp": encode_time(timestamp),
-        "properties": {},
-    }
-    return sealed_json.dump(document, "a reference")
+    document = {"snapshot": list(snapshot), "timestamp": encode_time(timestamp), "properties": {}}
+    return js.dump_sealed(document, "a reference")
 
 
 def follow_ref(previous: bytes, snapshot: SnapshotId, timestamp: int, *, where: str) -> bytes:
-    """The document after `previous` of a branch: its properties belong to the branch and stay."""
+    """The document that follows `previous` on a branch, whose properties it keeps."""
     document = {
         "properties": {},
         **_read_ref(previous, where),
         "snapshot": list(snapshot),
         "timestamp": encode_time(timestamp),
     }
-    return sealed_json.dump(document, "a reference")
+    return js.dump_sealed(document, "a reference")
 
 
 def _read_ref(data: bytes, where: str) -> js.Object:
-    value = sealed_json.parse(data, where=where, limit=_MAX_REF)
+    value = js.parse_sealed(data, where=where, limit=_MAX_REF)
     return js.as_object(value, "a reference", where=where, required=["snapshot"])
 
 
 def decode_ref(data: bytes, *, where: str) -> SnapshotId:
-    """The snapshot that a document names: as 16 numbers, or as texts of the time."""
+    """The snapshot that a document names: as 16 numbers, or as text in early files."""
     check_unfenced(data, where=where)
     document = _read_ref(data, where)
     if "timestamp" in document:

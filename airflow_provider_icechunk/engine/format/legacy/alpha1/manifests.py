@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.ids import EARLY_OBJECT_ID_SIZE, ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.legacy.alpha.manifests import numbers, typed
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.engine.format.zarr_metadata import MAX_RANK
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.alpha.columns import numbers, typed
-from airflow_provider_icechunk.format.generations.alpha1.snapshots import node_number, read_node_id
-from airflow_provider_icechunk.format.ids import EARLY_OBJECT_ID_SIZE, ManifestId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+
+from .snapshots import node_number, read_node_id
 
 _KINDS = {"Ref": RefKind.NATIVE, "Inline": RefKind.INLINE, "Virtual": RefKind.VIRTUAL}
 _KEY = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:/(?:0|[1-9][0-9]{0,9}))*", re.ASCII)
@@ -39,7 +40,7 @@ class Entries:
 
 
 def read_manifest(document: object, identity: ManifestId, *, where: str) -> Manifest:
-    """The manifest in a document; it says no id of its own."""
+    """The manifest in a document, which holds no id."""
     fields = js.as_object(document, "the manifest", where=where, required=["chunks"])
     chunks = js.as_object(fields["chunks"], "the chunks", where=where)
     keys = list(chunks)
@@ -75,7 +76,7 @@ def write_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def check_references(refs: ChunkRefs) -> None:
-    """Refuse checksums, for virtual references are location, offset and length, and other ids."""
+    """Refuse checksums, because virtual references have no field for them, and other ids."""
     if refs.chunk_id.shape[1] != EARLY_OBJECT_ID_SIZE and (refs.kind == RefKind.NATIVE).any():
         raise InvalidInputError(
             f"chunk ids of generation `alpha1` have {EARLY_OBJECT_ID_SIZE} bytes"
@@ -90,7 +91,7 @@ def check_references(refs: ChunkRefs) -> None:
 
 
 def columns_of(entries: Entries, identity: ManifestId, *, where: str) -> Manifest:
-    """Entries as columns by array, rows in order; the same place twice is refused."""
+    """Entries as columns by array, rows in order; equal coordinates are refused."""
     try:
         kind = np.fromiter(map(_KINDS.__getitem__, entries.kinds), np.uint8, len(entries.kinds))
     except (KeyError, TypeError):
@@ -118,12 +119,12 @@ def _bodies(pairs: Sequence[tuple[str, Any]], where: str) -> list[Any]:
         return [_BODIES[kind](body) for kind, body in pairs]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise FormatError(
-            f"{where}: a reference lacks a member, or has one of wrong type"
+            f"{where}: a reference lacks a member, or has one of the wrong type"
         ) from None
 
 
 def _bytes(value: object) -> bytes:
-    """Bytes from a list of numbers; of a number alone, Python would make that many zeros."""
+    """Bytes from a list of numbers; from a single number, Python would make that many zeros."""
     if not isinstance(value, list):
         raise TypeError
     return bytes(value)
@@ -190,7 +191,7 @@ def _table(kind: NDArray[np.uint8], bodies: Sequence[Any], where: str) -> ChunkR
 def _ids(values: Sequence[Any], where: str) -> NDArray[np.uint8]:
     parts = typed(values, bytes, "the id of a chunk", where)
     if set(map(len, parts)) != {EARLY_OBJECT_ID_SIZE}:
-        raise FormatError(f"{where}: the id of a chunk has not {EARLY_OBJECT_ID_SIZE} bytes")
+        raise FormatError(f"{where}: the id of a chunk does not have {EARLY_OBJECT_ID_SIZE} bytes")
     return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, EARLY_OBJECT_ID_SIZE)
 
 

@@ -1,33 +1,21 @@
-"""Snapshots of `alpha1` as the documents of its schema, with a history of the nearest ancestors.
+"""Snapshots of `alpha1` and the Zarr documents in them.
 
-The model knows only a parent, the document lists some generations of them and counts all. `Past` is
-what a child needs to know of its parent for that.
+The model has only a parent; the document lists the newest ancestors and counts all of them. `Past`
+is what a child needs to know about its parent for that.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-)
-from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
-from airflow_provider_icechunk.format.generations.alpha1.layout import decode_id
-from airflow_provider_icechunk.format.generations.alpha1.zarr_documents import (
-    from_zarr_json,
-    to_zarr_json,
-)
-from airflow_provider_icechunk.format.generations.attributes import (
-    AttributesRef,
-    Reading,
-    Rows,
-    Writing,
-    checked_rows,
-)
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.format.chunk_refs import Extents
+from airflow_provider_icechunk.engine.format.ids import (
     NODE_ID_SIZE,
     AttributesId,
     ManifestId,
@@ -35,9 +23,15 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
     encode_base32,
 )
-from airflow_provider_icechunk.format.names import check_node_path
-from airflow_provider_icechunk.format.references import Extents
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.legacy.alpha.scalars import decode_time, encode_time
+from airflow_provider_icechunk.engine.format.legacy.attributes import (
+    AttributeReading,
+    AttributesRef,
+    Rows,
+    Writing,
+    checked_rows,
+)
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     ManifestFile,
@@ -46,11 +40,167 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
     in_order,
 )
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+from airflow_provider_icechunk.engine.format.names import check_node_path
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.engine.format.zarr_metadata import (
+    MAX_RANK,
+    rebuild_document,
+    split_document,
+)
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+
+from .layout import decode_id
+
+_REQUIRED_OF_ARRAYS = (
+    "shape",
+    "data_type",
+    "chunk_shape",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+)
+_RAW = re.compile(r"r([1-9][0-9]{0,8})", re.ASCII)
+_FLOATS = ("Float16", "Float32", "Float64")
+_COMPLEX = ("Complex64", "Complex128")
+_NOT_YET = ("String", "Bytes")
+_SPECIAL = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity"}
+
+
+def from_zarr_json(document: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Metadata of an array (`None` for a group) and attributes; refuses what has no field."""
+    plain, bits = _without_raw_bits(document)
+    zarr, attributes = split_document(plain)
+    if zarr is None:
+        return None, attributes
+    shape, data_type, chunk_shape, encoding, fill, codecs, transformers, names = zarr
+    ((variant, value),) = fill.items()
+    if bits is not None:
+        data_type, variant = {"rawbits": bits}, "RawBits"
+    elif variant in _NOT_YET:
+        raise InvalidInputError(
+            f"generation `alpha1` has no data type {data_type!r}; use a newer generation",
+            kind=Kind.INVALID_METADATA,
+        )
+    metadata = {
+        "shape": shape,
+        "data_type": data_type,
+        "chunk_shape": chunk_shape,
+        "chunk_key_encoding": encoding,
+        "fill_value": {variant: _finite(variant, value)},
+        "codecs": [_step(step) for step in codecs],
+        "storage_transformers": transformers and [_step(step) for step in transformers],
+        "dimension_names": names,
+    }
+    if 0 in chunk_shape:
+        raise InvalidInputError(
+            "generation `alpha1` has no chunks of length 0", kind=Kind.INVALID_METADATA
+        )
+    return metadata, attributes
+
+
+def to_zarr_json(
+    metadata: Mapping[str, Any] | None, attributes: Mapping[str, Any] | None, *, where: str
+) -> bytes:
+    """The `zarr.json` of an array or a group (`None`)."""
+    if metadata is None:
+        return rebuild_document(None, attributes, where=where)
+    js.as_object(metadata, "the Zarr metadata", where=where, required=_REQUIRED_OF_ARRAYS)
+    # Only Zarr's name for a chunk depends on it: references are kept by coordinates.
+    if metadata["chunk_key_encoding"] not in ("Slash", "Dot", "Default"):
+        raise FormatError(f"{where}: an unknown encoding of chunk keys")
+    variant, value = js.as_variant(metadata["fill_value"], "the fill value", where=where)
+    data_type, bits = metadata["data_type"], None
+    if isinstance(data_type, dict):
+        name, size = js.as_variant(data_type, "the data type", where=where)
+        if name != "rawbits" or variant != "RawBits":
+            raise FormatError(f"{where}: an unknown data type {name[:60]!r}")
+        bits = js.as_number(size, "the size of raw bits", where=where, most=999_999_999)
+        data_type, variant = "bytes", "Bytes"
+    elif variant in (*_NOT_YET, "RawBits") or data_type in ("string", "bytes"):
+        raise FormatError(f"{where}: a fill value or data type that does not exist yet")
+    transformers = metadata.get("storage_transformers")
+    items = (
+        metadata["shape"],
+        data_type,
+        metadata["chunk_shape"],
+        "Slash",
+        {variant: _checked(variant, value, where)},
+        _pairs(metadata["codecs"], where),
+        None if transformers is None else _pairs(transformers, where),
+        metadata.get("dimension_names"),
+    )
+    document = rebuild_document(items, attributes, where=where)
+    return document if bits is None else _with_raw_bits(document, bits)
+
+
+def _without_raw_bits(document: bytes) -> tuple[bytes, int | None]:
+    """The document with raw bits called bytes, which the early shape holds alike."""
+    if b'"r' not in document:
+        return document, None
+    try:
+        fields = json.loads(document)
+    except (ValueError, RecursionError):
+        return document, None
+    data_type = fields.get("data_type") if isinstance(fields, dict) else None
+    match = _RAW.fullmatch(data_type) if isinstance(data_type, str) else None
+    if match is None:
+        return document, None
+    fill = fields.get("fill_value")
+    if isinstance(fill, str):
+        try:
+            fill = list(base64.standard_b64decode(fill.encode()))
+        except (binascii.Error, UnicodeEncodeError):
+            fill = None
+    return json.dumps(fields | {"data_type": "bytes", "fill_value": fill}).encode(), int(match[1])
+
+
+def _with_raw_bits(document: bytes, bits: int) -> bytes:
+    fields = json.loads(document)
+    fill = base64.standard_b64encode(bytes(fields["fill_value"])).decode()
+    fields |= {"data_type": f"r{bits}", "fill_value": fill}
+    return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def _finite(variant: str, value: Any) -> Any:
+    """JSON has no numbers that are not finite: Zarr's names are used for them."""
+    if variant in _FLOATS:
+        return _named(value)
+    return [_named(part) for part in value] if variant in _COMPLEX else value
+
+
+def _named(number: float) -> float | str:
+    if number != number:
+        return "NaN"
+    if number in (float("inf"), float("-inf")):
+        return "Infinity" if number > 0 else "-Infinity"
+    return number
+
+
+def _checked(variant: str, value: Any, where: str) -> Any:
+    parts = value if variant in _COMPLEX else [value] if variant in _FLOATS else []
+    for part in js.as_list(parts, "a complex fill value", where=where):
+        if not (part in _SPECIAL if isinstance(part, str) else type(part) in (int, float)):
+            raise FormatError(f"{where}: {repr(part)[:60]} is not a number")
+    return value
+
+
+def _step(step: list[Any]) -> dict[str, Any]:
+    name, configuration = step
+    return (
+        {"name": name} if configuration is None else {"name": name, "configuration": configuration}
+    )
+
+
+def _pairs(steps: object, where: str) -> list[list[Any]]:
+    pairs = []
+    for step in js.as_list(steps, "a list of codecs", where=where):
+        fields = js.as_object(step, "a codec", where=where, required=["name"])
+        pairs.append([fields["name"], fields.get("configuration")])
+    return pairs
+
 
 HISTORY = 100
-"""How many ancestors a snapshot lists; the count of all of them goes on."""
+"""How many ancestors a snapshot lists; it counts all of them."""
 
 _REQUIRED = (
     "metadata",
@@ -80,7 +230,7 @@ class Past:
 
     own: Ancestor
     history: tuple[Ancestor, ...] = ()
-    """Newest first, not all of them."""
+    """Newest first, but not all of them."""
     total: int = 0
     """How many ancestors there are."""
 
@@ -96,7 +246,7 @@ def past_of(snapshot: Snapshot, parent: Past | None) -> Past:
 
 
 def write_snapshot(snapshot: Snapshot, past: Past, outside: Writing) -> dict[str, Any]:
-    """The document of a snapshot; `outside` says which attributes go to files of their own."""
+    """The document of a snapshot; `outside` says which attributes go to separate files."""
     return {
         "metadata": _write_ancestor(past.own),
         "nodes": {path: _write_node(node, outside) for path, node in snapshot.nodes.items()},
@@ -110,13 +260,15 @@ def write_snapshot(snapshot: Snapshot, past: Past, outside: Writing) -> dict[str
     }
 
 
-def read_snapshot(document: object, *, where: str, outside: Reading) -> tuple[Snapshot, Past]:
+def read_snapshot(
+    document: object, *, where: str, outside: AttributeReading
+) -> tuple[Snapshot, Past]:
     """The snapshot in a document and its past, everything checked.
 
-    `outside` has the attributes that are in files of their own.
+    `outside` has the attributes that are in separate files.
     """
     fields = js.as_object(document, "the snapshot", where=where, required=_REQUIRED)
-    _check_depth(fields, where)
+    js.check_nesting(fields, where=where)
     past = _read_past(fields, where)
     nodes = [
         _read_node(path, node, where, outside)
@@ -146,7 +298,7 @@ def read_past(document: object, *, where: str) -> Past:
 
 
 def check_node(node: Node) -> None:
-    """Refuse a node that the documents have no place for."""
+    """Refuse a node that the documents cannot hold."""
     js.dump(_write_node(node, Writing(None, {}, None)), f"node {node.path!r}")
 
 
@@ -161,13 +313,6 @@ def read_attributes(document: object, expected: AttributesId, where: str) -> Row
     if decode_id(fields["id"], where=where) != expected:
         raise FormatError(f"{where}: says it is another file")
     return checked_rows(js.as_list(fields["attributes"], "the rows", where=where), where=where)
-
-
-def _check_depth(fields: js.Object, where: str) -> None:
-    try:
-        js.check_depth(fields)
-    except ValueError:
-        raise FormatError(f"{where}: nested deeper than {js.MAX_DEPTH} levels") from None
 
 
 def _read_past(fields: js.Object, where: str) -> Past:
@@ -243,7 +388,7 @@ def read_node_id(value: object, *, where: str) -> NodeId:
     return NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
 
 
-def _read_node(path: str, value: object, where: str, outside: Reading) -> Node:
+def _read_node(path: str, value: object, where: str, outside: AttributeReading) -> Node:
     fields = js.as_object(value, "a node", where=where, required=["id", "path", "node_data"])
     try:
         check_node_path(path)
@@ -263,7 +408,7 @@ def _read_node(path: str, value: object, where: str, outside: Reading) -> Node:
     return Node(read_node_id(fields["id"], where=where), path, document, array)
 
 
-def _read_attributes(value: object, where: str, outside: Reading) -> js.Object | None:
+def _read_attributes(value: object, where: str, outside: AttributeReading) -> js.Object | None:
     if value is None:
         return None
     kind, content = js.as_variant(value, "the attributes of a node", where=where)
@@ -308,7 +453,7 @@ def _numbers(value: object, what: str, where: str, *, most: int) -> tuple[int, .
 
 
 def _write_ref(ref: ManifestRef, array: ArrayData) -> dict[str, Any]:
-    """Where the box is unknown it stays unknown: an empty list."""
+    """An unknown box stays unknown: an empty list."""
     corners: list[list[int]] = []
     if ref.extents is not None and len(ref.extents) == len(array.shape):
         corners = [[low for low, _ in ref.extents], [high for _, high in ref.extents]]

@@ -1,12 +1,13 @@
 """Inventory files: one row for each chunk, read and written in columns. Needs pyarrow.
 
 A coordinate is the concatenation of the indices as big-endian numbers of one width. Files written
-here have width 2 and say so in a note; for other files every width that fits is offered, and the
+here have width 2 and say so in a note; for other files every possible width is tried, and the
 rank of the array decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.draft.documents import TOP
-from airflow_provider_icechunk.format.generations.draft.layout import FOREIGN, FileIds
-from airflow_provider_icechunk.format.generations.draft.structures import node_number
-from airflow_provider_icechunk.format.generations.draft.tables import (
-    INVENTORY,
-    Cost,
-    broken,
-    read_table,
-    write_table,
-)
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.coordinates import distinct, sort_keys
+from airflow_provider_icechunk.engine.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     NODE_ID_SIZE,
     ManifestId,
     NodeId,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.wire.heap import copy_spans
-from airflow_provider_icechunk.format.zarr_metadata import MAX_RANK
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import copy_spans
+from airflow_provider_icechunk.engine.format.zarr_metadata import MAX_RANK
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+
+from .codec import TOP
+from .layout import FOREIGN, FileIds
+from .structures import node_number
+from .tables import INVENTORY, Cost, broken, read_table, write_table
 
 _NOTE = "icechunk.coord-width"
 _WIDTH = 2
@@ -48,6 +45,8 @@ _U32 = (1 << 32) - 1
 _TOP_OFFSET = np.uint64((1 << 63) - 1 - _U32)
 _LARGEST_COLUMN = (1 << 31) - 1
 _COST = Cost(row=200, value=8)
+_ARRAY_COST = 2000
+"""Bytes of the columns of one array, beside what is in them."""
 
 
 def encode_inventory(manifest: Manifest, files: FileIds, *, level: int) -> bytes:
@@ -70,7 +69,7 @@ def encode_inventory(manifest: Manifest, files: FileIds, *, level: int) -> bytes
 
 
 def check_references(refs: ChunkRefs) -> None:
-    """Refuse references that a row has no place for."""
+    """Refuse references that a row cannot hold."""
     if not len(refs):
         return
     problem = None
@@ -83,7 +82,7 @@ def check_references(refs: ChunkRefs) -> None:
     elif (virtual & tagged).any():
         problem = "checksums of virtual chunks"
     elif (refs.kind == RefKind.NATIVE).any() and refs.chunk_id.shape[1] != EARLY_OBJECT_ID_SIZE:
-        problem = f"chunk ids that have not {EARLY_OBJECT_ID_SIZE} bytes"
+        problem = f"chunk ids that do not have {EARLY_OBJECT_ID_SIZE} bytes"
     elif virtual.any() and not all("://" in one for one in refs.locations()):
         problem = "locations of virtual chunks without `://`"
     if problem:
@@ -93,18 +92,13 @@ def check_references(refs: ChunkRefs) -> None:
 
 
 def decode_inventory(
-    data: bytes,
-    identity: ManifestId,
-    files: FileIds,
-    *,
-    where: str,
-    limit: int,
-    memory: Purse,
+    data: bytes, identity: ManifestId, files: FileIds, *, where: str, limit: int, memory: Purse
 ) -> Manifest:
     """The references of a file in columns, everything checked; `files` learns foreign names."""
     table, notes = read_table(data, INVENTORY, where=where, limit=limit, cost=_COST, memory=memory)
     try:
-        return _Reader(table.combine_chunks(), notes.get(_NOTE), files, where).manifest(identity)
+        columns, width = table.combine_chunks(), notes.get(_NOTE)
+        return _InventoryReader(columns, width, files, where, memory).manifest(identity)
     except (pa.ArrowException, ValueError, OverflowError, TypeError, MemoryError) as error:
         raise broken(where, error) from None
 
@@ -175,50 +169,80 @@ def _begin_with(ids: NDArray[np.uint8], mark: bytes) -> NDArray[np.bool_]:
     return np.asarray((ids[:, : len(mark)] == start).all(axis=1), np.bool_)
 
 
-class _Reader:
+class _InventoryReader:
     """The columns of one inventory file."""
 
-    def __init__(self, table: Any, width: str | None, files: FileIds, where: str) -> None:
+    def __init__(
+        self, table: Any, width: str | None, files: FileIds, where: str, memory: Purse
+    ) -> None:
         self.table = table
+        self.memory = memory
         self.files = files
         self.where = where
         self.widths = _WIDTHS if width != str(_WIDTH) else (_WIDTH,)
 
     def manifest(self, identity: ManifestId) -> Manifest:
-        """All arrays of the file."""
+        """All arrays of the file, read together: one file may have tens of thousands of them."""
         owners = self._numbers("array_id", _U32)
         references = self._references(len(owners))
         coordinates, sizes, starts = self._binary("coord")
-        arrays: dict[NodeId, tuple[ChunkRefs, ...]] = {}
-        for owner in np.unique(owners).tolist():
-            rows = np.flatnonzero(owners == owner)
-            lengths = np.unique(sizes[rows]).tolist()
-            if len(lengths) != 1:
-                raise FormatError(f"{self.where}: coordinates of one array differ in length")
-            raw = _gather(coordinates, starts[rows], lengths[0])
-            tables = self._ranks(references, rows, raw)
-            arrays[NodeId(owner.to_bytes(NODE_ID_SIZE, "big"))] = tables
-        return Manifest(identity, {node: arrays[node] for node in sorted(arrays)})
+        self._check_sizes(owners, sizes)
+        tables: dict[int, list[ChunkRefs]] = {owner: [] for owner in distinct(owners).tolist()}
+        self.memory.charge(_ARRAY_COST * len(tables))
+        for size in distinct(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
+            raw = _gather(coordinates, starts[rows], size)
+            self._add_tables(tables, references.take(rows), owners[rows], raw)
+        arrays = {
+            NodeId(owner.to_bytes(NODE_ID_SIZE, "big")): tuple(found)
+            for owner, found in tables.items()
+        }
+        return Manifest(identity, arrays)
 
-    def _ranks(
-        self, references: ChunkRefs, rows: NDArray[np.intp], raw: NDArray[np.uint8]
-    ) -> tuple[ChunkRefs, ...]:
-        """The rows of one array with every rank that their coordinates may have."""
-        tables = []
-        for width in self.widths if raw.shape[1] else (_WIDTH,):
-            if raw.shape[1] % width or raw.shape[1] // width > MAX_RANK:
-                continue
-            index = raw.view(f">u{width}") if raw.shape[1] else np.zeros((len(raw), 0), np.uint16)
-            if index.size and int(index.max()) > _U32:
-                continue
-            chosen = references.take(rows)
-            refs = ChunkRefs.of(_placed(chosen, index.astype(np.uint32)))
-            if len(refs) != len(rows):
-                raise FormatError(f"{self.where}: a chunk occurs twice")
-            tables.append(refs)
-        if not tables:
-            raise FormatError(f"{self.where}: {raw.shape[1]} bytes are not coordinates of a chunk")
-        return tuple(tables)
+    def _check_sizes(self, owners: NDArray[np.uint64], sizes: NDArray[np.int64]) -> None:
+        order = np.argsort(owners, kind="stable")
+        owners, sizes = owners[order], sizes[order]
+        if ((owners[1:] == owners[:-1]) & (sizes[1:] != sizes[:-1])).any():
+            raise FormatError(f"{self.where}: coordinates of one array differ in length")
+
+    def _add_tables(
+        self,
+        tables: dict[int, list[ChunkRefs]],
+        refs: ChunkRefs,
+        owners: NDArray[np.uint64],
+        raw: NDArray[np.uint8],
+    ) -> None:
+        """Tables of arrays whose coordinates are equally long, with every rank they may have.
+
+        Bytes sort as the numbers do, whatever the width.
+        """
+        size = raw.shape[1]
+        widths = [
+            width
+            for width in (self.widths if size else (_WIDTH,))
+            if size % width == 0 and size // width <= MAX_RANK
+        ]
+        if not widths:
+            raise self._not_coordinates(size)
+        order = _order(owners, raw)
+        owners, raw = owners[order], raw[order]
+        same = (owners[1:] == owners[:-1]) & (raw[1:] == raw[:-1]).all(axis=1)
+        if same.any():
+            raise FormatError(f"{self.where}: a chunk occurs twice")
+        refs = refs.take(order)
+        begins = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+        ends = [*begins[1:].tolist(), len(owners)]
+        places = [(index, fits.tolist()) for index, fits in _indices(raw, widths, begins)]
+        for number, (begin, end) in enumerate(zip(begins.tolist(), ends, strict=True)):
+            rows = refs.take(slice(begin, end))
+            tables[int(owners[begin])] = [
+                _placed(rows, index[begin:end]) for index, fits in places if fits[number]
+            ]
+        if not all(tables[int(owners[begin])] for begin in begins):
+            raise self._not_coordinates(size)
+
+    def _not_coordinates(self, size: int) -> FormatError:
+        return FormatError(f"{self.where}: {size} bytes are not coordinates of a chunk")
 
     def _references(self, rows: int) -> ChunkRefs:
         """Everything but coordinates, in the order of the file."""
@@ -228,9 +252,11 @@ class _Reader:
         file_heap, file_sizes, file_starts = self._binary("chunk_file")
         inline, named = self._valid("inline_data"), self._valid("chunk_file")
         if (inline == named).any():
-            raise FormatError(f"{self.where}: a chunk is not either inline or in a file")
+            raise FormatError(f"{self.where}: a chunk must be either inline or in a file")
         if (inline_sizes[inline] != length[inline].astype(np.int64)).any():
-            raise FormatError(f"{self.where}: an inline chunk has another length than its row says")
+            raise FormatError(
+                f"{self.where}: the length of an inline chunk differs from that in its row"
+            )
         virtual = named & self._is_location()
         native = named & ~virtual
         kind = np.full(rows, RefKind.INLINE, np.uint8)
@@ -258,7 +284,7 @@ class _Reader:
         )
 
     def _foreign_ids(self, rows: NDArray[np.intp]) -> NDArray[np.uint8]:
-        """Ids of chunk files that other software named; each name is looked at once."""
+        """Ids of chunk files that other software named; each name is read once."""
         column = self._column("chunk_file").take(pa.array(rows)).cast(pa.large_string())
         encoded = pc.dictionary_encode(column)
         names = encoded.dictionary.to_pylist()
@@ -326,6 +352,28 @@ def _gather(heap: bytes, starts: NDArray[np.int64], size: int) -> NDArray[np.uin
     sizes = np.full(len(starts), size, np.int64)
     copy_spans(heap, starts, out, np.arange(len(starts), dtype=np.int64) * size, sizes)
     return out.reshape(len(starts), size)
+
+
+def _order(owners: NDArray[np.uint64], raw: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """Rows sorted by array and coordinate, which they nearly always are already."""
+    places = np.empty((len(raw), 1 + raw.shape[1] // 2), np.uint32)
+    places[:, 0] = owners
+    if raw.shape[1]:
+        places[:, 1:] = raw.view(">u2")
+    (keys,) = sort_keys(places)
+    return np.argsort(keys, kind="stable")
+
+
+def _indices(
+    raw: NDArray[np.uint8], widths: list[int], begins: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.bool_]]]:
+    """Coordinates as numbers of each width, and for which arrays none is too large."""
+    for width in widths:
+        if not raw.shape[1]:
+            yield np.zeros((len(raw), 0), np.uint32), np.ones(len(begins), np.bool_)
+            continue
+        index = raw.view(f">u{width}")
+        yield index.astype(np.uint32), np.maximum.reduceat(index.max(axis=1), begins) <= _U32
 
 
 def _placed(refs: ChunkRefs, index: NDArray[np.uint32]) -> ChunkRefs:

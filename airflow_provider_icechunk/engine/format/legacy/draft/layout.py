@@ -1,8 +1,8 @@
-"""Keys of `draft`: `state.json` and four folders, whose files are called by UUIDs or otherwise.
+"""Keys of `draft`: `state.json` and four folders, whose files are named by UUIDs or otherwise.
 
-The folders may lie in another place than the state file, and files of other software may have any
-names. In memory a file has an id of 16 bytes all the same: a foreign name is remembered under one
-that is made from it.
+The folders may be in another location than the state file, and files of other software may have any
+names. In memory every file has an id of 16 bytes: a foreign name is remembered under an id that is
+derived from it.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import re
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from airflow_provider_icechunk.engine.format.codec import FileNames
+from airflow_provider_icechunk.engine.format.ids import (
+    EARLY_OBJECT_ID_SIZE,
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+)
+from airflow_provider_icechunk.engine.format.names import check_file_name
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.file_names import FileNames
-from airflow_provider_icechunk.format.ids import (
-    EARLY_OBJECT_ID_SIZE,
-    ChunkId,
-    ManifestId,
-    SnapshotId,
-)
-from airflow_provider_icechunk.format.names import check_file_name
 
 CONFIG_KEY = "config.yaml"
 SUFFIX = ".parquet"
 FOREIGN = b"name"
-"""How ids begin that stand for names. Ours are random, with the marks of a UUID."""
+"""The first bytes of ids that stand for names. Our own ids are random UUIDs."""
 
 _OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _CHUNKS = "c/"
@@ -61,7 +61,7 @@ class FileIds:
         size = EARLY_OBJECT_ID_SIZE - len(FOREIGN)
         identity = FOREIGN + blake2b(name.encode(), digest_size=size).digest()
         if self.names.setdefault(identity, name) != name:
-            raise FormatError(f"{where}: two file names cannot be told apart: {name[:80]!r}")
+            raise FormatError(f"{where}: two file names have the same id: {name[:80]!r}")
         if len(self.names) > _MOST_NAMES:
             del self.names[identity]
             raise FormatError(
@@ -78,19 +78,19 @@ class FileIds:
         if identity.startswith(FOREIGN):
             raise UnsupportedError(
                 f"{identity.hex()} stands for a file that other software named, and what names it "
-                "was not read here: open the repository anew and read the array first"
+                "was not read here: open the repository again and read the array first"
             )
         return identity.hex() + self.suffix
 
 
 @dataclass(slots=True)
 class DraftLayout:
-    """Keys of the immutable objects. There are no transaction logs: nothing is in their folder."""
+    """Keys of the immutable objects. There are no transaction logs: their folder is empty."""
 
     root: str = ""
     """Where the folders are, seen from the state file: empty, or with a slash at its end."""
     names: dict[SnapshotId, str] = field(default_factory=dict)
-    """Structure files that are not called by the id of their snapshot, by what the state says."""
+    """Structure files that are not named by the id of their snapshot, from the state file."""
     inventories: FileIds = field(default_factory=lambda: FileIds(SUFFIX))
     chunk_files: FileIds = field(default_factory=lambda: FileIds(""))
     attribute_files: FileIds = field(default_factory=lambda: FileIds(SUFFIX))
@@ -107,7 +107,7 @@ class DraftLayout:
 
     @property
     def transactions(self) -> str:
-        """A prefix below which there never is anything."""
+        """A prefix below which nothing is ever stored."""
         return self.root + "t/"
 
     @property
@@ -121,7 +121,7 @@ class DraftLayout:
         return self.root + "a/"
 
     def names_in(self, prefix: str) -> FileNames:
-        """Ids of 16 bytes as hexadecimal digits; metadata files have an ending."""
+        """Ids of 16 bytes as hexadecimal digits; metadata files have an extension."""
         aliases: dict[str, dict[bytes, str]] = {
             self.snapshots: {bytes(one): name for one, name in self.names.items()},
             self.manifests: self.inventories.names,
@@ -142,7 +142,7 @@ class DraftLayout:
         return self.manifests + self.inventories.name_of(identity)
 
     def transaction(self, identity: SnapshotId) -> str:
-        """A key under which there never is anything."""
+        """A key under which nothing is ever stored."""
         return self.transactions + parquet_name(identity)
 
     def chunk(self, identity: ChunkId) -> str:

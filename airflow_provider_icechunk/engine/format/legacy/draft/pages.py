@@ -1,8 +1,8 @@
-"""What the pages of a Parquet file say of themselves, read before anything of them is unpacked.
+"""What the page headers of a Parquet file announce, read before anything is unpacked.
 
-The footer tells sizes as well, but nobody holds it to them: the reader of Parquet files allocates
-what the header of each page says. Headers and footer are Thrift in its compact form. They are read
-here and not by the library, which ends the process when asked about columns of a damaged footer.
+The footer has sizes as well, but they are not enforced: pyarrow allocates what the header of each
+page says. Headers and footer use Thrift's compact protocol. They are parsed here and not by the
+library, which aborts the process when asked about columns of a damaged footer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAGIC = b"PAR1"
 _ROW_GROUPS, _COLUMNS, _COLUMN = 4, 1, 3
 _PATH, _DICTIONARY_OFFSET = 3, 11
 _CLAIMS = (1, 5, 7, 9)
-"""Of a column: its physical type, how many values, how many bytes, and where."""
+"""Fields of a column: its physical type, number of values, number of bytes, and position."""
 _TEXTS = (6, 7)
 _MOST_PAGES = 1 << 17
 _MOST_DEPTH = 8
@@ -24,7 +24,7 @@ _LONGEST_HEADER = 1 << 16
 _BOOLEANS, _LISTS, _STRUCT, _BINARY, _DOUBLE, _BYTE = (1, 2), (9, 10), 12, 8, 7, 3
 _INTEGERS = (4, 5, 6)
 _DATA, _DICTIONARY, _DATA_2 = 5, 7, 8
-"""Fields of a page header that describe one kind of page; of each the first is a count."""
+"""Fields of a page header that describe one kind of page; the first member of each is a count."""
 _ENCODINGS = {_DATA: 2, _DICTIONARY: 2, _DATA_2: 4}
 _DELTA_BYTE_ARRAY = 7
 
@@ -82,12 +82,12 @@ def _joined(one: Pages, other: Pages) -> Pages:
 
 
 def _column(data: bytes, about: object, where: str) -> Pages:
-    """The pages of a column in one row group, given what the footer says of it."""
+    """The pages of a column in one row group, given its entry in the footer."""
     fields = about if isinstance(about, dict) else {}
     numbers = [number for number in map(fields.get, _CLAIMS) if isinstance(number, int)]
     first, path = fields.get(_DICTIONARY_OFFSET), fields.get(_PATH)
     if not isinstance(path, list) or len(numbers) != len(_CLAIMS):
-        raise FormatError(f"{where}: its footer says nothing of a column")
+        raise FormatError(f"{where}: its footer does not describe a column")
     kind, claimed, size, start = numbers
     name = b".".join(part for part in path if isinstance(part, bytes)).decode("utf-8", "replace")
     if claimed <= 0:
@@ -97,7 +97,7 @@ def _column(data: bytes, about: object, where: str) -> Pages:
         start = first
     stop = start + size
     if start < 0 or stop > len(data) or stop < start:
-        raise FormatError(f"{where}: a column lies outside of the file")
+        raise FormatError(f"{where}: a column lies outside the file")
     values = unpacked = largest = 0
     shares = False
     at = start

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from uuid import UUID
 
+from airflow_provider_icechunk.engine.format.fence import check_unfenced
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.model import Metadata, Snapshot
+from airflow_provider_icechunk.engine.format.names import MAIN, check_file_name, check_ref_name
+from airflow_provider_icechunk.engine.format.wire import json as js
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.generations.draft.layout import parquet_name
-from airflow_provider_icechunk.format.generations.fence import check_unfenced
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.names import MAIN, check_file_name, check_ref_name
-from airflow_provider_icechunk.format.snapshot import Metadata, Snapshot
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.wire import sealed_json
+
+from .layout import parquet_name
 
 STATE_KEY = "state.json"
 MESSAGE = "commit-message"
@@ -33,8 +33,8 @@ _LIMIT = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the state says of one snapshot."""
+class StateEntry:
+    """The entry of one snapshot in the state file."""
 
     id: SnapshotId
     parent: SnapshotId | None
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def message(self) -> str:
-        """The commit message; empty where nobody left one."""
+        """The commit message; empty if there is none."""
         message = self.properties.get(MESSAGE, "")
         return message if isinstance(message, str) else ""
 
@@ -63,12 +63,12 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateFile:
     """The whole document."""
 
     id: str
     generation: int
-    snapshots: Mapping[SnapshotId, Entry]
+    snapshots: Mapping[SnapshotId, StateEntry]
     """In the order of the document."""
     refs: Mapping[str, Ref] | None
     """`None` where the document has no `refs`."""
@@ -90,22 +90,22 @@ class State:
             refs = {} if newest is None else {MAIN: Ref(newest.id, "branch")}
         return {name: refs[name].snapshot for name in sorted(refs) if refs[name].type == kind}
 
-    def listing(self, *entries: Entry) -> State:
+    def listing(self, *entries: StateEntry) -> StateFile:
         """The state with more snapshots; those it lists stay as they are."""
         added = {one.id: one for one in entries if one.id not in self.snapshots}
         return replace(self, snapshots=dict(self.snapshots) | added)
 
-    def pointing(self, name: str, kind: RefType, snapshot: SnapshotId) -> State:
+    def pointing(self, name: str, kind: RefType, snapshot: SnapshotId) -> StateFile:
         """The state with a reference created or moved."""
         return replace(self, refs=self._refs() | {name: Ref(snapshot, kind)})
 
-    def forgetting(self, name: str) -> State:
+    def forgetting(self, name: str) -> StateFile:
         """The state without a reference; the name of a tag is remembered."""
         refs = self._refs()
         deleted = self.deleted_tags | ({name} if refs.pop(name).type == "tag" else set())
         return replace(self, refs=refs, deleted_tags=deleted)
 
-    def next(self) -> State:
+    def next(self) -> StateFile:
         """The state to be stored after this one."""
         return replace(self, generation=self.generation + 1)
 
@@ -115,7 +115,7 @@ class State:
         return {name: Ref(snapshot, "branch") for name, snapshot in self.named("branch").items()}
 
 
-def entry_of(snapshot: Snapshot) -> Entry:
+def entry_of(snapshot: Snapshot) -> StateEntry:
     """The entry of a snapshot that is stored under the name of its id."""
     if MESSAGE in snapshot.metadata:
         raise InvalidInputError(
@@ -123,7 +123,7 @@ def entry_of(snapshot: Snapshot) -> Entry:
             "choose another name for yours",
             kind=Kind.INVALID_METADATA,
         )
-    return Entry(
+    return StateEntry(
         id=snapshot.id,
         parent=snapshot.parent_id,
         timestamp_ms=snapshot.flushed_at // 1000,
@@ -132,7 +132,7 @@ def entry_of(snapshot: Snapshot) -> Entry:
     )
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: StateFile) -> bytes:
     """The document."""
     document: dict[str, Any] = {
         **state.extra,
@@ -148,17 +148,17 @@ def encode_state(state: State) -> bytes:
         }
     if state.deleted_tags:
         document[_DELETED] = sorted(state.deleted_tags)
-    return sealed_json.dump(document, "the state of the repository")
+    return js.dump_sealed(document, "the state of the repository")
 
 
-def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
+def decode_state(data: bytes, *, where: str = STATE_KEY) -> StateFile:
     """The state in a document, everything checked."""
     check_unfenced(data, where=where)
-    value = sealed_json.parse(data, where=where, limit=_LIMIT)
+    value = js.parse_sealed(data, where=where, limit=_LIMIT)
     fields = js.as_object(
         value, "the state", where=where, required=["id", "generation", "snapshots"]
     )
-    _check_depth(fields, where)
+    js.check_nesting(fields, where=where)
     entries = [
         _read_entry(one, where) for one in js.as_list(fields["snapshots"], "snapshots", where=where)
     ]
@@ -167,7 +167,7 @@ def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
         raise FormatError(f"{where}: lists a snapshot twice")
     root = fields.get("store_root")
     deleted = js.as_list(fields.get(_DELETED, []), "the deleted tags", where=where)
-    return State(
+    return StateFile(
         id=js.as_text(fields["id"], "the id", where=where),
         generation=js.as_number(fields["generation"], "generation", where=where, most=_MOST),
         snapshots=snapshots,
@@ -178,14 +178,7 @@ def decode_state(data: bytes, *, where: str = STATE_KEY) -> State:
     )
 
 
-def _check_depth(fields: js.Object, where: str) -> None:
-    try:
-        js.check_depth(fields)
-    except ValueError:
-        raise FormatError(f"{where}: nested deeper than {js.MAX_DEPTH} levels") from None
-
-
-def _write_entry(entry: Entry) -> dict[str, Any]:
+def _write_entry(entry: StateEntry) -> dict[str, Any]:
     return {
         "snapshot-id": _text(entry.id),
         "parent-snapshot-id": None if entry.parent is None else _text(entry.parent),
@@ -195,12 +188,12 @@ def _write_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _read_entry(value: object, where: str) -> Entry:
+def _read_entry(value: object, where: str) -> StateEntry:
     required = ("snapshot-id", "timestamp-ms", "structure-file")
     fields = js.as_object(value, "a snapshot", where=where, required=required)
     parent = fields.get("parent-snapshot-id")
     properties = fields.get("properties")
-    return Entry(
+    return StateEntry(
         id=_read_id(fields["snapshot-id"], where),
         parent=None if parent is None else _read_id(parent, where),
         timestamp_ms=js.as_number(fields["timestamp-ms"], "a timestamp", where=where, most=_MOST),
@@ -228,7 +221,7 @@ def _read_refs(value: object, where: str) -> dict[str, Ref] | None:
 def _read_ref(name: str, value: object, where: str) -> Ref:
     fields = js.as_object(value, "a reference", where=where, required=["snapshot-id", "type"])
     if fields.get("name", name) != name:
-        raise FormatError(f"{where}: the reference {name[:80]!r} says it has another name")
+        raise FormatError(f"{where}: the reference {name[:80]!r} contains another name")
     kind = fields["type"]
     if kind not in ("branch", "tag"):
         raise FormatError(f"{where}: reference {name[:80]!r} is neither a branch nor a tag")

@@ -1,7 +1,7 @@
 """Structure files: one row for each node. Needs pyarrow.
 
-The sketch keeps what is known of a snapshot in `state.json` only. Files written here repeat it in a
-note of the Parquet footer, so that a snapshot that no state lists yet can be read.
+The sketch keeps the facts about a snapshot only in `state.json`. Files written here repeat them in
+a note in the Parquet footer, so that a snapshot that no state lists yet can be read.
 """
 
 from __future__ import annotations
@@ -13,34 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_icechunk.budget import Purse
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-)
-from airflow_provider_icechunk.format.generations.attributes import (
-    AttributesRef,
-    Reading,
-    Rows,
-    Writing,
-    checked_rows,
-)
-from airflow_provider_icechunk.format.generations.draft.documents import (
-    TOP,
-    from_zarr_json,
-    to_zarr_json,
-)
-from airflow_provider_icechunk.format.generations.draft.layout import DraftLayout
-from airflow_provider_icechunk.format.generations.draft.tables import (
-    ATTRIBUTES,
-    STRUCTURE,
-    Cost,
-    broken,
-    read_table,
-    write_table,
-)
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.format.ids import (
     EARLY_OBJECT_ID_SIZE,
     NODE_ID_SIZE,
     AttributesId,
@@ -49,16 +23,28 @@ from airflow_provider_icechunk.format.ids import (
     SnapshotId,
     encode_base32,
 )
-from airflow_provider_icechunk.format.names import check_node_path
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.legacy.attributes import (
+    AttributeReading,
+    AttributesRef,
+    Rows,
+    Writing,
+    checked_rows,
+)
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     ManifestRef,
     Node,
     Snapshot,
 )
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.zarr_metadata import MAX_DOCUMENT, ArrayDocument
+from airflow_provider_icechunk.engine.format.names import check_node_path
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.engine.format.zarr_metadata import MAX_DOCUMENT, ArrayDocument
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
+
+from .codec import TOP, from_zarr_json, to_zarr_json
+from .layout import DraftLayout
+from .tables import ATTRIBUTES, STRUCTURE, Cost, broken, read_table, write_table
 
 _NOTE = "icechunk.snapshot"
 _NOTE_LIMIT = 64 << 20
@@ -70,8 +56,8 @@ _ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a structure file says of its snapshot beside the nodes."""
+class StructureFacts:
+    """What a structure file says about its snapshot beside the nodes."""
 
     id: SnapshotId
     parent: SnapshotId | None
@@ -85,14 +71,14 @@ class Structure:
     """The content of a structure file."""
 
     nodes: list[Node]
-    facts: Facts | None
+    facts: StructureFacts | None
     """`None` in files of other software."""
 
 
 def encode_structure(
     snapshot: Snapshot, layout: DraftLayout, outside: Writing, *, level: int
 ) -> bytes:
-    """A whole file; `outside` says which attributes go to files of their own."""
+    """A whole file; `outside` says which attributes go to separate files."""
     rows = [_row(node, layout, outside) for node in snapshot.nodes.values()]
     try:
         table = pa.Table.from_pylist(rows, schema=STRUCTURE)
@@ -109,7 +95,7 @@ def encode_structure(
 
 
 def decode_structure(
-    data: bytes, layout: DraftLayout, *, where: str, limit: int, outside: Reading
+    data: bytes, layout: DraftLayout, *, where: str, limit: int, outside: AttributeReading
 ) -> Structure:
     """The nodes of a file, everything checked; `outside` has attributes that are in other files."""
     table, notes = read_table(
@@ -130,7 +116,7 @@ def decode_structure(
 
 
 def _records(table: Any, where: str) -> Iterator[dict[str, Any]]:
-    """The rows, of which few are dictionaries at a time."""
+    """The rows, of which only a few are dictionaries at a time."""
     for start in range(0, table.num_rows, _ROWS_AT_ONCE):
         try:
             records = table.slice(start, _ROWS_AT_ONCE).to_pylist()
@@ -140,7 +126,7 @@ def _records(table: Any, where: str) -> Iterator[dict[str, Any]]:
 
 
 def check_node(node: Node) -> None:
-    """Refuse a node that a row has no place for."""
+    """Refuse a node that a row cannot hold."""
     _row(node, DraftLayout(), Writing(None, {}, None))
 
 
@@ -204,7 +190,7 @@ def _row(node: Node, layout: DraftLayout, outside: Writing) -> dict[str, Any]:
 
 
 def _inventory(ref: ManifestRef, array: ArrayData, layout: DraftLayout) -> dict[str, Any]:
-    """Where the box is unknown the whole grid is written: too large is harmless to readers."""
+    """If the box is unknown, the whole grid is written: a box that is too large is harmless."""
     extents = ref.extents
     if extents is None:
         extents = tuple((0, -(-side.length // side.chunk_length)) for side in array.shape)
@@ -216,7 +202,9 @@ def _inventory(ref: ManifestRef, array: ArrayData, layout: DraftLayout) -> dict[
     }
 
 
-def _read_row(record: dict[str, Any], layout: DraftLayout, where: str, outside: Reading) -> Node:
+def _read_row(
+    record: dict[str, Any], layout: DraftLayout, where: str, outside: AttributeReading
+) -> Node:
     number = js.as_number(record["id"], "the id of a node", where=where, most=_U32)
     identity = NodeId(number.to_bytes(NODE_ID_SIZE, "big"))
     path = js.as_text(record["path"], "the path of a node", where=where)
@@ -244,7 +232,9 @@ def _read_row(record: dict[str, Any], layout: DraftLayout, where: str, outside: 
     return Node(identity, path, document, ArrayData(sides, facts.dimension_names, tuple(refs)))
 
 
-def _outside_attributes(value: object, layout: DraftLayout, outside: Reading, where: str) -> bytes:
+def _outside_attributes(
+    value: object, layout: DraftLayout, outside: AttributeReading, where: str
+) -> bytes:
     required = ("attrs_file", "row")
     fields = js.as_object(value, "a reference to attributes", where=where, required=required)
     if fields.get("flags"):
@@ -277,20 +267,17 @@ def _read_inventory(value: object, ndim: int, layout: DraftLayout, where: str) -
     return ManifestRef(identity, tuple(boxes), row)
 
 
-def _facts(note: str | None, where: str) -> Facts | None:
+def _facts(note: str | None, where: str) -> StructureFacts | None:
     if note is None:
         return None
     required = ("snapshot-id", "parent-snapshot-id", "timestamp-us", "message", "properties")
     value = js.parse(note.encode(), where=where, limit=_NOTE_LIMIT)
     fields = js.as_object(value, "the note on the snapshot", where=where, required=required)
-    try:
-        js.check_depth(fields)
-    except ValueError:
-        raise FormatError(f"{where}: nested deeper than {js.MAX_DEPTH} levels") from None
+    js.check_nesting(fields, where=where)
     if type(fields["timestamp-us"]) is not int or abs(fields["timestamp-us"]) >= 1 << 63:
         raise FormatError(f"{where}: the note on the snapshot has no time")
     parent = fields["parent-snapshot-id"]
-    return Facts(
+    return StructureFacts(
         id=_hex_id(fields["snapshot-id"], where),
         parent=None if parent is None else _hex_id(parent, where),
         flushed_at=fields["timestamp-us"],

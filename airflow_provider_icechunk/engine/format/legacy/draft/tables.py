@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_icechunk.budget import Purse
+from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.generations.draft.pages import survey
+
+from .pages import survey
 
 _MAGIC = b"PAR1"
 _DIGEST = "apic.digest"
@@ -23,7 +24,7 @@ _BATCH = 1 << 16
 
 
 _ELEMENT_MEMORY = 100
-"""What an item of a list takes, which is an object of Python at last."""
+"""Bytes of an item of a list, which becomes a Python object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ INVENTORY = pa.schema(
 
 
 def write_table(table: Any, notes: Mapping[str, str], *, level: int) -> bytes:
-    """A Parquet file; `notes` become entries of its footer, with a digest of all that it says.
+    """A Parquet file; `notes` become entries of its footer, with a digest of its content.
 
     Checksums of pages do not cover the footer, which decides what the pages mean.
     """
@@ -149,7 +150,7 @@ def _columns(file: Any, names: list[str]) -> Any:
 
 
 def _digest(table: Any, notes: Mapping[str, str]) -> str:
-    """Of values, types and notes, however the rows were divided."""
+    """A digest of values, types and notes, independent of how the rows are divided."""
     found = blake2b(repr(sorted(notes.items())).encode(), digest_size=16)
     sink = pa.BufferOutputStream()
     whole = table.replace_schema_metadata(None).combine_chunks()
@@ -164,7 +165,7 @@ def read_table(
 ) -> tuple[Any, dict[str, str]]:
     """The columns of `schema` in a Parquet file, of any type, and the notes of its footer.
 
-    `memory` pays, by the `cost` of rows and values, before anything is unpacked. Long values that
+    `memory` is charged the `cost` of rows and values before anything is unpacked. Long values that
     many rows share are measured while they are still shared.
     """
     if data[: len(_MAGIC)] != _MAGIC:
@@ -196,7 +197,7 @@ def read_table(
 
 
 def _opened(data: bytes, dictionaries: list[str] | None = None) -> Any:
-    """A file whose footer cannot announce more than it has room for."""
+    """A file whose footer cannot announce more than it can contain."""
     return pq.ParquetFile(
         pa.BufferReader(data),
         read_dictionary=dictionaries,
@@ -209,7 +210,7 @@ def _opened(data: bytes, dictionaries: list[str] | None = None) -> Any:
 def _pay(
     data: bytes, metadata: Any, names: list[str], cost: Cost, memory: Purse, where: str
 ) -> None:
-    """Pay for rows, values and texts; nothing but headers of pages and dictionaries is read."""
+    """Charge for rows, values and texts; only page headers and dictionaries are read."""
     pages = [one for one in survey(data, where=where) if _is_below(one.path, names)]
     rows = metadata.num_rows
     memory.charge(cost.row * rows + sum(cost.value * min(one.values, rows) for one in pages))
@@ -231,7 +232,7 @@ def _is_below(path: str, names: list[str]) -> bool:
 
 
 def _shared_bytes(column: Any) -> int:
-    """What texts that are kept once take when every row gets its own."""
+    """Bytes of texts that are stored once if every row gets its own copy."""
     if pa.types.is_dictionary(column.type):
         sizes = pc.binary_length(column.dictionary)
         return int(pc.sum(sizes.take(column.indices)).as_py() or 0)
@@ -243,7 +244,7 @@ def _shared_bytes(column: Any) -> int:
 
 
 def broken(where: str, error: Exception) -> FormatError:
-    """What is wrong with a Parquet file, said by a reader of its columns."""
+    """A `FormatError` with what pyarrow says is wrong with a Parquet file."""
     return FormatError(f"{where}: not a readable Parquet file ({str(error)[:200]})")
 
 

@@ -1,0 +1,360 @@
+"""A commit, from top to bottom.
+
+1. Check that there is something to commit. Whether the store keeps its promises and the clock of
+   this host is right is asked while the rest goes on, and known before the branch moves.
+2. Check whether an earlier attempt with the same token landed; then that is the commit.
+3. Move what is known to be behind over the commits of others.
+4. Store chunks, manifests, log and snapshot, all at once. Nothing refers to them yet.
+5. Move the branch, if it still is where the session began: one conditional write decides.
+6. Lost: wait for a turn, read the branch again, look for the token in what the others committed,
+   and go on with 3. Before anything is stored the branch is read once more: what would lose its
+   race anyway is moved on, not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.model import Metadata, Snapshot
+from airflow_provider_icechunk.engine.history.ancestry import (
+    PARENT_KEY,
+    TOKEN_KEY,
+    commits_between,
+    find_token,
+)
+from airflow_provider_icechunk.engine.refs.base import Behind, Moved, Register
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.exceptions import (
+    ConflictError,
+    Kind,
+    NotFoundError,
+    OutcomeUnknownError,
+    SessionError,
+)
+
+from .amend import amend
+from .conflicts import ConflictSolver
+from .merge import MergeSolver
+from .rebase import Draft, Replaces, rebase_onto
+from .records import record_of, with_record
+from .writer import CommitWriter
+
+_LOOKS = 4
+"""How often one try follows the branch before it pauses."""
+
+
+class _OvertakenError(Exception):
+    """Somebody else moved the branch meanwhile."""
+
+    def __init__(self, head: SnapshotId | None) -> None:
+        super().__init__()
+        self.head = head
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """How to commit."""
+
+    message: str
+    metadata: Mapping[str, Any]
+    solver: ConflictSolver | None = None
+    """Moves the changes over commits of others; without it they are a conflict."""
+    tries: int = 1_000
+    seconds: float = 600.0
+    token: str | None = None
+    """Kept in the snapshot: an attempt that finds its own token committed writes nothing."""
+    allow_empty: bool = False
+    replaces: Replaces | None = None
+    """Says which commits this one takes the place of: they are never in conflict with it."""
+
+
+class Committer:
+    """Stores what one session did and moves its branch. Its methods need the lock of the tree."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._writer = self._new_writer()
+        self._checked: Callable[[], None] = lambda: None
+        """Waits for the promises of the store, before a branch moves."""
+
+    @property
+    def _core(self) -> Core:
+        return self.draft.tree.core
+
+    def commit(self, branch: str, request: CommitRequest) -> Snapshot:
+        """Store the changes as a new snapshot and move the branch to it.
+
+        Dying at any point leaves the branch at the old or at the new snapshot.
+        """
+        token = request.token
+        self._checked = self._check(allow_empty=request.allow_empty or token is not None)
+        self.draft.tree.writer.begin_flush()
+        metadata = dict(request.metadata)
+        if token is not None:
+            metadata[TOKEN_KEY] = token
+        known = token or request.solver or request.replaces
+        head = self._head(branch) if known else None
+        earlier = self._find_token(head, token)
+        if earlier is not None:
+            return earlier
+        try:
+            return self._land(branch, request, metadata, head)
+        except BaseException:
+            self.draft.withdraw()
+            raise
+
+    def _land(
+        self, branch: str, request: CommitRequest, metadata: Metadata, head: SnapshotId | None
+    ) -> Snapshot:
+        """Try until the branch names a snapshot of ours.
+
+        :param head: where the branch is, if it was read; searched for the token.
+        """
+        tries = 0
+        for _ in self._backoff(request).attempts():
+            tries += 1
+            if tries > 1:
+                # Others went on during the pause: what stands on a head from before it loses.
+                head = self._head(branch)
+            outcome = self._try(branch, request, metadata, head, racing=tries > 1)
+            if isinstance(outcome, Snapshot):
+                return outcome
+            head = outcome.actual
+            if request.solver is None or head is None:
+                break
+        raise self._lost_race(branch, self.draft.tree.base.id, head, tries)
+
+    def _try(
+        self,
+        branch: str,
+        request: CommitRequest,
+        metadata: Metadata,
+        head: SnapshotId | None,
+        *,
+        racing: bool,
+    ) -> Snapshot | Behind:
+        """Follow the branch, store and swap once; the commit that has our token also counts."""
+        solver, replaces = request.solver, request.replaces
+        earlier = self._find_token(head, request.token) if racing else None
+        if earlier is not None:
+            return earlier
+        if head is not None and (solver is not None or replaces is not None):
+            standing = self._follow(branch, request, head, racing=racing)
+            if isinstance(standing, Snapshot) or standing.actual is None:
+                return standing
+            if solver is not None and standing.actual != self.draft.tree.base.id:
+                return standing
+        base = self.draft.tree.base
+        if replaces is not None and not self._core.generation.keeps_logs:
+            metadata = {**metadata, PARENT_KEY: self._core.format_id(base.id)}
+        snapshot = self.store(request.message, metadata)
+        self._checked()
+        move = partial(self._move_branch, branch, base.id, snapshot)
+        outcome = self.draft.tree.held.swap(move)
+        if isinstance(outcome, Moved):
+            return snapshot
+        return self._find_token(outcome.actual, request.token) or outcome
+
+    def _follow(
+        self, branch: str, request: CommitRequest, head: SnapshotId, *, racing: bool
+    ) -> Behind | Snapshot:
+        """Stand on the branch, with nothing left to merge; or the commit that has our token.
+
+        While others commit, the branch is read again before chunks are merged and anything is
+        stored, and followed a few times: moving over one more commit is cheap, losing is not. If
+        it does not hold still, the session stands behind the head that is returned.
+        """
+        draft = self.draft
+        for look in range(_LOOKS):
+            # What is known to be behind is moved before anything is written, not after; onto
+            # what was searched for the token, not onto what the branch may have become since.
+            rebase_onto(draft, branch, head, request.solver, request.replaces)
+            try:
+                if racing or look or draft.is_disputed:
+                    self._check_head(branch, head)
+                if isinstance(request.solver, MergeSolver):
+                    draft.settle(request.solver, partial(self._check_head, branch, head))
+            except _OvertakenError as overtaken:
+                # What was merged for that head has to be merged again, from what we wrote.
+                draft.withdraw()
+                if overtaken.head is None:
+                    return Behind(None)
+                head = overtaken.head
+            else:
+                return Behind(head)
+            earlier = self._find_token(head, request.token)
+            if earlier is not None:
+                return earlier
+        return Behind(head)
+
+    def _check_head(self, branch: str, head: SnapshotId) -> None:
+        now = self._head(branch)
+        if now != head:
+            raise _OvertakenError(now)
+
+    def _head(self, branch: str) -> SnapshotId | None:
+        """Where the branch is; what moving there takes is read along with it."""
+        head = self._core.refs.branch(branch)
+        if head is not None and head != self.draft.tree.base.id:
+            self._core.objects.prefetch_commit(head)
+        return head
+
+    def _backoff(self, request: CommitRequest) -> Backoff:
+        return Backoff(
+            1 + max(0, request.tries),
+            first_pause=0.005,
+            longest_pause=2.0,
+            seconds=request.seconds,
+            by_effort=True,
+            world=self._core.world,
+        )
+
+    def _check(self, *, allow_empty: bool) -> Callable[[], None]:
+        """Refuse an empty commit, and begin to ask the store; the returned call waits for it."""
+        if not allow_empty:
+            self._check_changed()
+        return self._core.begin_checks()
+
+    def _check_changed(self) -> None:
+        if self.draft.is_empty:
+            raise SessionError(
+                "cannot commit, no changes made to the session", kind=Kind.NO_CHANGES
+            )
+
+    def _find_token(self, head: SnapshotId | None, token: str | None) -> Snapshot | None:
+        if head is None or token is None:
+            return None
+        commits = commits_between(self._core.objects, self.draft.tree.base.id, head)
+        return find_token(commits or (), token)
+
+    def store(self, message: str, metadata: Metadata) -> Snapshot:
+        """Store the tree as it is now as a snapshot that nothing names."""
+        chunks = self.draft.tree.writer
+        chunks.begin_flush()
+        base, changes = self.draft.tree.base, self.draft.changes
+        return self._writer.store(
+            base,
+            changes,
+            chunks=chunks.flush,
+            message=message,
+            metadata=with_record(metadata, record_of(changes, base)),
+            log=self.draft.log,
+        )
+
+    def _move_branch(self, branch: str, base: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
+        """Move the branch; a write of unknown outcome is settled by the history, if it can be.
+
+        If the branch contains the snapshot, the write landed. If it stands somewhere else, it can
+        not have: only one child of `base` ever becomes the head. If it still is at `base`, the
+        write may be under way, and nobody can know.
+        """
+        refs = self._core.refs
+        try:
+            return refs.commit(branch, base, snapshot)
+        except OutcomeUnknownError:
+            head = refs.branch(branch)
+            if head == base:
+                raise
+            path = None if head is None else commits_between(self._core.objects, base, head)
+            if path is None:
+                raise
+            landed = any(commit.id == snapshot.id for commit in path)
+            return Moved() if landed else Behind(head)
+
+    def _lost_race(
+        self, branch: str, expected: SnapshotId, actual: SnapshotId | None, tries: int
+    ) -> ConflictError:
+        ours = self._core.format_id(expected)
+        theirs = None if actual is None else self._core.format_id(actual)
+        if actual is None:
+            reason = f"branch {branch!r} does not exist any more"
+        elif tries > 1:
+            reason = f"branch {branch!r} moved {tries} times while this commit was tried"
+        else:
+            reason = f"branch {branch!r} is at {theirs}; rebase and commit again"
+        return ConflictError(
+            f"Failed to commit, expected parent: {ours}, actual parent: {theirs}: {reason}",
+            expected_parent=ours,
+            actual_parent=theirs,
+            kind=Kind.ATTEMPTS_EXHAUSTED if tries > 1 else Kind.CONFLICT,
+        )
+
+    def rebase(self, branch: str, solver: ConflictSolver) -> None:
+        """Move the changes over what was committed to the branch since the session was opened."""
+        head = self._head(branch)
+        if head is None:
+            return
+        try:
+            rebase_onto(self.draft, branch, head, solver)
+            if isinstance(solver, MergeSolver):
+                self.draft.settle(solver)
+        except BaseException:
+            self.draft.withdraw()
+            raise
+
+    def amend(
+        self, branch: str, message: str, metadata: Metadata, *, allow_empty: bool
+    ) -> Snapshot:
+        """Store the changes together with the newest commit, in whose place it stands then."""
+        self._check(allow_empty=allow_empty)()
+        self.draft.tree.writer.flush()
+        base = self.draft.tree.base
+        outcome = amend(
+            self._core,
+            self._writer,
+            branch=branch,
+            base=base,
+            changes=self.draft.changes,
+            moves=self.draft.moves,
+            may_move=self.draft.rearranges,
+            message=message,
+            # The commit below is in it as well, so that nothing is known of the whole.
+            metadata=with_record(metadata, None),
+        )
+        if isinstance(outcome, Behind):
+            raise self._lost_race(branch, base.id, outcome.actual, 1)
+        return outcome
+
+    def flush(self, message: str, metadata: Metadata) -> Snapshot:
+        """Store the changes as a snapshot that no branch names."""
+        self._check_changed()
+        snapshot = self.store(message, metadata)
+        self._check_base()
+        try:
+            self.draft.tree.held.swap(partial(self._core.refs.announce, snapshot))
+        except SessionError:
+            self._take_back(snapshot.id)
+            raise
+        return snapshot
+
+    def _take_back(self, flushed: SnapshotId) -> None:
+        """Unlist a snapshot whose files may be gone: listed, it would stop every collection."""
+        refs = self._core.refs
+        if isinstance(refs, Register) and flushed in refs.register().snapshots:
+            refs.unlist(frozenset({flushed}))
+
+    def _check_base(self) -> None:
+        """A commit finds its base where the branch is; nothing else says that it still is there."""
+        core, base = self._core, self.draft.tree.base.id
+        try:
+            core.objects.stored_now(base)
+        except NotFoundError as error:
+            raise SessionError(
+                f"snapshot {core.format_id(base)} of {core.storage.location}, on which this "
+                "session stands, was collected, and the chunks that it shares with the changes may "
+                "be, too; nothing was committed: write it again in a new session",
+                kind=Kind.CHUNKS_COLLECTED,
+            ) from error
+
+    def forget(self) -> None:
+        """What was stored so far will not be used again."""
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> CommitWriter:
+        core, held = self._core, self.draft.tree.held
+        return CommitWriter(core.objects, core.settings.splitting, core.world, held)

@@ -1,0 +1,1 @@
+"""The configuration of a repository: chosen settings, their storage, effective values."""

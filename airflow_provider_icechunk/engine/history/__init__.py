@@ -1,0 +1,1 @@
+"""What happened: ancestry, differences, the operations log, stored files as facts. Only reads."""

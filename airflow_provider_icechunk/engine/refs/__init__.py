@@ -1,0 +1,42 @@
+"""Branches, tags and the stored configuration: all that ever changes in a repository.
+
+One module for each generation, behind one protocol. Every change is one conditional write, so of
+two writers one wins and the other one learns that it lost.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.world import REAL_WORLD, World
+
+from .base import Refs
+
+
+def open_refs(generation: Generation, storage: Storage, world: World = REAL_WORLD) -> Refs:
+    """The refs of a repository in this generation.
+
+    Each generation is imported when a repository of it is opened: a process rarely meets two, and
+    all of them together cost as much time as the rest of the engine.
+    """
+    match generation:
+        case Generation.V2:
+            from .v2 import V2Refs
+
+            return V2Refs(storage, world)
+        case Generation.V1:
+            from .v1 import V1Refs
+
+            return V1Refs(storage)
+        case Generation.ALPHA:
+            from airflow_provider_icechunk.engine.refs.legacy.alpha import AlphaRefs
+
+            return AlphaRefs(storage)
+        case Generation.ALPHA1:
+            from airflow_provider_icechunk.engine.refs.legacy.alpha1 import Alpha1Refs
+
+            return Alpha1Refs(storage)
+        case Generation.DRAFT:
+            from airflow_provider_icechunk.engine.refs.legacy.draft import DraftRefs
+
+            return DraftRefs(storage, world)

@@ -1,0 +1,1 @@
+"""Branches and tags of the generations before `1`."""

@@ -1,0 +1,682 @@
+"""A repository: every official name on one class, each a call of the room that does it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.commit.replay import changes_between
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.generation import SpecVersion, version_of
+from airflow_provider_icechunk.engine.history import inspect, operations, versions
+from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
+from airflow_provider_icechunk.engine.history.diff import Diff, diff_between
+from airflow_provider_icechunk.engine.history.graph import AncestryGraph
+from airflow_provider_icechunk.engine.history.operations import FeatureFlag, RepoStatus, Update
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.preload import preloaded
+from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.workers.coordinator import read_work
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
+from . import opening
+from .concurrency import in_thread
+from .core import Authorization, Core
+from .opening import detect_generation
+from .world import REAL_WORLD, World
+
+# Maintenance is imported by the methods that need it: a session never does, and together it takes
+# a tenth of the time in which the package is imported.
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.async_twins import RepositoryTwins
+    from airflow_provider_icechunk.engine.maintenance.collect import Collection
+    from airflow_provider_icechunk.engine.maintenance.collect_plan import GCSummary
+    from airflow_provider_icechunk.engine.maintenance.compact import (
+        CompactionResult,
+        CompactionRules,
+    )
+    from airflow_provider_icechunk.engine.maintenance.findings import VerifyReport
+    from airflow_provider_icechunk.engine.maintenance.measure import ChunkStorageStats, Measurement
+    from airflow_provider_icechunk.engine.maintenance.retention import (
+        ExpirationPlan,
+        RetentionPolicy,
+    )
+    from airflow_provider_icechunk.engine.maintenance.rewrite import CommitMethod
+    from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
+else:
+    RepositoryTwins = object
+
+_MANIFEST_MEMORY = 512 * 1024 * 1024
+
+
+class Repository(RepositoryTwins):
+    """References, history and sessions of one repository. Use `create`, `open` or both in one."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config_version = core.config_version
+        self._default_commit_metadata: dict[str, Any] = {}
+
+    @property
+    def core(self) -> Core:
+        """What the sessions of the repository share; for maintenance that runs elsewhere."""
+        return self._core
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+        spec_version: int | str | None = None,
+        check_clean_root: bool = True,
+        *,
+        packing: Packing | None = None,
+        world: World = REAL_WORLD,
+    ) -> Self:
+        """Create a repository in an empty place and open it.
+
+        Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
+        `check_clean_root=False` other files may be there, as long as they are no repository.
+        """
+        return cls(
+            opening.create_core(
+                storage,
+                spec_version,
+                config,
+                authorize_virtual_chunk_access,
+                check_clean_root=check_clean_root,
+                packing=packing,
+                world=world,
+            )
+        )
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+        *,
+        packing: Packing | None = None,
+        world: World = REAL_WORLD,
+    ) -> Self:
+        """Open a repository of any supported generation."""
+        return cls(
+            opening.open_core(
+                storage, config, authorize_virtual_chunk_access, packing=packing, world=world
+            )
+        )
+
+    @classmethod
+    def find(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+        *,
+        packing: Packing | None = None,
+        world: World = REAL_WORLD,
+    ) -> Self | None:
+        """Open the repository if there is one: `exists` and `open` in one call."""
+        found = opening.find_core(
+            storage, config, authorize_virtual_chunk_access, packing=packing, world=world
+        )
+        return None if found is None else cls(found)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+        create_version: int | str | None = None,
+        check_clean_root: bool = True,
+        *,
+        spec_version: int | str | None = None,
+        packing: Packing | None = None,
+        world: World = REAL_WORLD,
+    ) -> Self:
+        """Open the repository, or create it if there is none.
+
+        Its generation then is `create_version`, as it is called officially here; `spec_version`
+        says the same.
+        """
+        if None not in (create_version, spec_version):
+            raise InvalidInputError("give create_version or spec_version, not both")
+        return cls(
+            opening.open_or_create_core(
+                storage,
+                spec_version if create_version is None else create_version,
+                config,
+                authorize_virtual_chunk_access,
+                check_clean_root=check_clean_root,
+                packing=packing,
+                world=world,
+            )
+        )
+
+    @staticmethod
+    def exists(storage: Storage) -> bool:
+        """Whether there is a repository, of any generation."""
+        return detect_generation(storage) is not None
+
+    @staticmethod
+    def fetch_spec_version(storage: Storage) -> SpecVersion | str | None:
+        """The generation of a repository without opening it; `None` if there is none."""
+        generation = detect_generation(storage)
+        return None if generation is None else version_of(generation)
+
+    @staticmethod
+    def fetch_config(storage: Storage) -> RepositoryConfig | None:
+        """The configuration stored with a repository, if there is one."""
+        return opening.stored_config(storage)
+
+    def reopen(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Authorization | None = None,
+    ) -> Self:
+        """The same repository with another configuration or other grants."""
+        return type(self)(opening.reopen_core(self._core, config, authorize_virtual_chunk_access))
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """The configuration in force: defaults, then what is stored, then what the caller gave."""
+        return self._core.config
+
+    @property
+    def storage(self) -> Storage:
+        """Where the repository is."""
+        return self._core.storage
+
+    @property
+    def spec_version(self) -> SpecVersion | str:
+        """Generation of the stored format: a number, or the name of one before the numbers."""
+        return version_of(self._core.generation)
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """URL prefixes of virtual chunks that may be read."""
+        return set(self._core.authorize)
+
+    def save_config(self) -> None:
+        """Store the configuration in force, unless somebody stored another one meanwhile."""
+        self._config_version = opening.save_config(self._core, self._config_version)
+
+    def set_default_commit_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Metadata that every commit of sessions opened from now on carries."""
+        self._default_commit_metadata = dict(metadata)
+
+    def default_commit_metadata(self) -> dict[str, Any]:
+        """What `set_default_commit_metadata` set."""
+        return dict(self._default_commit_metadata)
+
+    def writable_session(self, branch: str) -> Session:
+        """A session on the head of `branch` that can be changed and committed."""
+        head = versions.head_to_change(self._core, branch)
+        base = preloaded(self._core, self._core.objects.snapshot(head))
+        return Session(self._core, base, branch=branch, metadata=self._default_commit_metadata)
+
+    def session_with_changes(
+        self, branch: str, *, from_snapshot_id: str, to_snapshot_id: str
+    ) -> Session:
+        """A session for `branch` that holds what the commits after one snapshot up to another did.
+
+        It stands on the older snapshot: on a branch that went on from there it has to rebase.
+        """
+        core = self._core
+        versions.head_to_change(core, branch)
+        older = versions.parse_snapshot_id(core, from_snapshot_id)
+        newer = versions.parse_snapshot_id(core, to_snapshot_id)
+        changes = changes_between(core, older, newer)
+        base, metadata = core.objects.snapshot(older), self._default_commit_metadata
+        session = Session(core, base, branch=branch, metadata=metadata)
+        session.tree.changes = changes
+        session.tree.held.borrows(core.refs.layout.snapshot(newer))
+        return session
+
+    def readonly_session(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """A session that reads one snapshot: a branch's head, or its last one at `as_of`."""
+        start = versions.resolve_at(self._core, branch, tag, snapshot_id, as_of)
+        return Session(self._core, preloaded(self._core, self._core.objects.snapshot(start)))
+
+    def rearrange_session(self, branch: str) -> RearrangeSession:
+        """A session that gives nodes at the head of `branch` other paths, and does nothing else."""
+        base = self._core.objects.snapshot(versions.head_to_change(self._core, branch))
+        return RearrangeSession(
+            self._core, base, branch=branch, metadata=self._default_commit_metadata
+        )
+
+    def resume(self, work: WorkUnit | Mapping[str, Any] | str) -> Session:
+        """The session that handed out `work`, in another process or after a restart."""
+        unit = read_work(self._core, work)
+        session = self.writable_session(unit.branch)
+        session.resume(unit)
+        return session
+
+    def fork(self, work: WorkUnit | Mapping[str, Any] | str) -> ForkSession:
+        """A worker's session for a work unit that another process handed out."""
+        unit = read_work(self._core, work)
+        return ForkSession(self._core, self._core.objects.snapshot(unit.staged), unit)
+
+    @contextmanager
+    def transaction(
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: Mapping[str, Any] | None = None,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1_000,
+    ) -> Iterator[IcechunkStore]:
+        """Commit what the block writes to the store; an exception leaves nothing behind."""
+        session = self.writable_session(branch)
+        yield session.store
+        session.commit(
+            message, metadata=metadata, rebase_with=rebase_with, rebase_tries=rebase_tries
+        )
+
+    def create_branch(self, branch: str, snapshot_id: str) -> None:
+        """Create a branch at a snapshot."""
+        versions.create_branch(self._core, branch, snapshot_id)
+
+    def list_branches(self) -> set[str]:
+        """Names of all branches."""
+        return set(self._core.refs.branches())
+
+    def lookup_branch(self, branch: str) -> str:
+        """The snapshot at the head of a branch."""
+        return self._core.format_id(versions.branch_head(self._core, branch))
+
+    def reset_branch(
+        self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
+    ) -> None:
+        """Move a branch to any snapshot; with `from_snapshot_id` only if it is there."""
+        versions.reset_branch(self._core, branch, snapshot_id, from_snapshot_id)
+
+    def delete_branch(self, branch: str) -> None:
+        """Delete a branch; its snapshots stay until they are collected."""
+        versions.delete_branch(self._core, branch)
+
+    def create_tag(self, tag: str, snapshot_id: str) -> None:
+        """Create an immutable tag."""
+        versions.create_tag(self._core, tag, snapshot_id)
+
+    def list_tags(self) -> set[str]:
+        """Names of all tags that were not deleted."""
+        return set(self._core.refs.tags())
+
+    def lookup_tag(self, tag: str) -> str:
+        """The snapshot a tag names."""
+        return self._core.format_id(versions.tagged(self._core, tag))
+
+    def delete_tag(self, tag: str) -> None:
+        """Delete a tag; its name is never free again."""
+        versions.delete_tag(self._core, tag)
+
+    def check_snapshot_id(self, snapshot_id: str) -> None:
+        """Refuse a text that cannot be a snapshot's id; whether there is one is not asked."""
+        versions.parse_snapshot_id(self._core, snapshot_id)
+
+    def read_snapshot_id(self, text: str) -> str:
+        """The id that somebody typed, as this repository writes it; refuses what cannot be one.
+
+        Two ids are the same if their texts are equal in this spelling. Whether there is such a
+        snapshot is not asked.
+        """
+        return self._core.format_id(versions.parse_snapshot_id(self._core, text))
+
+    def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
+        """What is known of one snapshot."""
+        return versions.lookup_snapshot(self._core, snapshot_id)
+
+    def ancestry(
+        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
+    ) -> Iterator[SnapshotInfo]:
+        """A version and its ancestors, newest first."""
+        start = versions.resolve(self._core, branch, tag, snapshot_id)
+        return versions.history(self._core, start)
+
+    async def async_ancestry(
+        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
+    ) -> AsyncIterator[SnapshotInfo]:
+        """`ancestry` that loads each snapshot in a thread."""
+        history = self.ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
+        while (info := await in_thread(next, history, None)) is not None:
+            yield info
+
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """The history as a picture: of one version, or of all branches if none is given.
+
+        `print` shows it in colours, notebooks as a drawing; `plain` leaves out the colours.
+        """
+        start = None
+        if (branch, tag, snapshot_id) != (None, None, None):
+            start = versions.resolve(self._core, branch, tag, snapshot_id)
+        return versions.history_graph(self._core, start, plain=plain)
+
+    def diff(
+        self,
+        *,
+        from_branch: str | None = None,
+        from_tag: str | None = None,
+        from_snapshot_id: str | None = None,
+        to_branch: str | None = None,
+        to_tag: str | None = None,
+        to_snapshot_id: str | None = None,
+    ) -> Diff:
+        """What changed from an ancestor to a later version."""
+        older = versions.resolve(self._core, from_branch, from_tag, from_snapshot_id)
+        newer = versions.resolve(self._core, to_branch, to_tag, to_snapshot_id)
+        return diff_between(self._core.objects, older, newer)
+
+    def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """One snapshot as JSON: its manifests, its nodes and where their chunks are listed."""
+        return inspect.inspect_snapshot(self._core, snapshot_id, pretty=pretty)
+
+    def inspect_repo_info(self) -> inspect.Facts:
+        """Branches, tags, snapshots and the newest operations; generation `2` only."""
+        return inspect.inspect_repo_info(self._core)
+
+    def inspect_manifest(self, manifest_id: str) -> inspect.Facts:
+        """How many chunks of which kind a manifest lists for each array."""
+        return inspect.inspect_manifest(self._core, manifest_id)
+
+    def inspect_transaction_log(self, snapshot_id: str) -> inspect.Facts:
+        """What one commit changed, by ids of nodes.
+
+        Where expiration took snapshots out from below it, their logs are included.
+        """
+        return inspect.inspect_transaction_log(self._core, snapshot_id)
+
+    def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
+        """The manifest files that a snapshot uses."""
+        return inspect.list_manifest_files(self._core, snapshot_id)
+
+    def ops_log(self) -> Iterator[Update]:
+        """What happened to the repository, newest first."""
+        return operations.operations(self._core)
+
+    async def ops_log_async(self) -> AsyncIterator[Update]:
+        """`ops_log` that reads each part in a thread."""
+        entries = self.ops_log()
+        while (entry := await in_thread(next, entries, None)) is not None:
+            yield entry
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the repository itself."""
+        return self.get_metadata()
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The metadata of the repository itself."""
+        return operations.get_metadata(self._core)
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata of the repository."""
+        operations.set_metadata(self._core, metadata)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Set some names of the metadata and leave the others; returns all of it."""
+        return operations.update_metadata(self._core, metadata)
+
+    @property
+    def status(self) -> RepoStatus:
+        """Whether the repository may be changed."""
+        return self.get_status()
+
+    def get_status(self) -> RepoStatus:
+        """Whether the repository may be changed."""
+        return operations.get_status(self._core)
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Say whether the repository may be changed; also works while it may not."""
+        operations.set_status(self._core, status)
+
+    def feature_flags(self) -> list[FeatureFlag]:
+        """All features and how they are set."""
+        return operations.feature_flags(self._core)
+
+    def enabled_feature_flags(self) -> list[FeatureFlag]:
+        """Features that may be used."""
+        return [flag for flag in self.feature_flags() if flag.enabled]
+
+    def disabled_feature_flags(self) -> list[FeatureFlag]:
+        """Features that may not be used."""
+        return [flag for flag in self.feature_flags() if not flag.enabled]
+
+    def set_feature_flag(self, name: str, setting: bool | None) -> None:
+        """Turn a feature on or off; `None` leaves it to its default."""
+        operations.set_feature_flag(self._core, name, setting)
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+        dry_run: bool = False,
+        keep_last: int | None = None,
+    ) -> set[str]:
+        """Take snapshots written before `older_than` out of the history; returns their ids.
+
+        Nothing is deleted but, if asked for, branches and tags whose newest snapshot is that old;
+        `main` never. With `keep_last` every branch keeps at least so many snapshots, however old.
+        The result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry
+        run returns the same and changes nothing.
+        """
+        from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
+
+        policy = RetentionPolicy(
+            older_than, keep_last, delete_expired_branches, delete_expired_tags
+        )
+        plan = self.expire(policy, dry_run=dry_run)
+        return {plan.format_id(identity) for identity in plan.released}
+
+    def expire(self, policy: RetentionPolicy, *, dry_run: bool = False) -> ExpirationPlan:
+        """Take out of the history what `policy` lets go; returns what was done, or would be.
+
+        `plan_expiration` and `carry_out_expiration` are its halves, for whoever asks in between.
+        """
+        from airflow_provider_icechunk.engine.maintenance.expire import expire
+
+        return expire(self._core, policy, dry_run=dry_run)
+
+    def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
+        """What expiring by `policy` would do, reference by reference. Changes nothing."""
+        from airflow_provider_icechunk.engine.maintenance.expire import make_expiration_plan
+
+        return make_expiration_plan(self._core, policy)
+
+    def carry_out_expiration(self, plan: ExpirationPlan) -> ExpirationPlan:
+        """Do what `plan_expiration` planned and nothing else; returns what was done.
+
+        That is less than the plan only where others moved or deleted branches and tags meanwhile.
+        """
+        from airflow_provider_icechunk.engine.maintenance.expire import carry_out_expiration
+
+        return carry_out_expiration(self._core, plan)
+
+    def collection(self) -> Collection:
+        """One run of the garbage collector whose plan can be looked at before it is carried out."""
+        from airflow_provider_icechunk.engine.maintenance.collect import Collection
+
+        return Collection(self._core)
+
+    def collect(
+        self, older_than: datetime, *, minimum_age: timedelta | None = None, dry_run: bool = False
+    ) -> GCSummary:
+        """Delete what nothing reaches and was stored before a time, as `garbage_collect` does."""
+        return self.garbage_collect(older_than, minimum_age=minimum_age, dry_run=dry_run)
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+        minimum_age: timedelta | None = None,
+        max_decoded_manifest_mem_bytes: int | None = None,
+        max_concurrent_deletes: int | None = None,
+        max_consecutive_delete_failures: int | None = None,
+        max_concurrent_listings: int | None = None,
+    ) -> GCSummary:
+        """Delete objects that no branch or tag reaches and that were stored before a given time.
+
+        What a session has written and not yet committed is protected by its age, and once it is 15
+        minutes old by its lease: what began before the cut-off moves the cut-off back. So a time
+        that is less than 15 minutes ago needs a repository that nobody writes to, and one in the
+        future gives a warning. `minimum_age` keeps the time away from the present by the store's
+        own clock. Raises `MaintenanceError`, with nothing deleted, if any reachable metadata cannot
+        be read. Deletes that fail are in the summary, and nothing below them is touched.
+
+        The last four are accepted for scripts written for official 2.3 and change nothing: what
+        they limit is bounded here in other ways.
+        """
+        from airflow_provider_icechunk.engine.maintenance.collect import collect
+        from airflow_provider_icechunk.engine.maintenance.reachable import MemoryLimits
+
+        del max_decoded_manifest_mem_bytes, max_concurrent_deletes
+        del max_consecutive_delete_failures, max_concurrent_listings
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return collect(
+            self._core,
+            delete_object_older_than,
+            minimum_age=minimum_age,
+            dry_run=dry_run,
+            limits=limits,
+        )
+
+    def verify(self) -> VerifyReport:
+        """Check that everything that branches and tags need is there and fits together."""
+        from airflow_provider_icechunk.engine.maintenance.verify import verify
+
+        return verify(self._core)
+
+    def measure(self) -> Measurement:
+        """Sizes of every version and array, and of the files that hold them."""
+        from airflow_provider_icechunk.engine.maintenance.measure import measure
+
+        return measure(self._core)
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+        max_decoded_manifest_mem_bytes: int | None = None,
+    ) -> ChunkStorageStats:
+        """Bytes of all chunks that branches and tags reach, by kind.
+
+        `max_decoded_manifest_mem_bytes` is accepted for scripts written for official 2.3 and
+        changes nothing: few manifests are decoded at a time.
+        """
+        from airflow_provider_icechunk.engine.maintenance.measure import chunk_storage_stats
+        from airflow_provider_icechunk.engine.maintenance.reachable import MemoryLimits
+
+        del max_decoded_manifest_mem_bytes
+        limits = MemoryLimits(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
+        )
+        return chunk_storage_stats(self._core, limits)
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = _MANIFEST_MEMORY,
+        max_concurrent_manifest_fetches: int = 500,
+        max_decoded_manifest_mem_bytes: int | None = None,
+    ) -> int:
+        """Bytes of all native chunks. Deprecated, as officially: use `chunk_storage_stats`."""
+        warnings.warn(
+            "total_chunks_storage is deprecated; use chunk_storage_stats().native_bytes",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.chunk_storage_stats(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+        ).native_bytes
+
+    def rewrite_manifests(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: Mapping[str, Any] | None = None,
+        commit_method: CommitMethod = "new_commit",
+    ) -> str:
+        """Rewrite all manifests of a branch with the current configuration, as one commit.
+
+        Returns the id of the new snapshot. Its metadata says, under `splitting_config`, by which
+        rules it was made. With `commit_method="amend"`, in generation `2`, it takes the place of
+        the newest commit.
+        """
+        from airflow_provider_icechunk.engine.maintenance.rewrite import rewrite_manifests
+
+        details = self._default_commit_metadata | dict(metadata or {})
+        rewritten = rewrite_manifests(
+            self._core, message, branch=branch, metadata=details, commit_method=commit_method
+        )
+        return self._core.format_id(rewritten)
+
+    def compact(
+        self,
+        branch: str,
+        *,
+        rules: CompactionRules | None = None,
+        message: str = "compact small chunks",
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> CompactionResult:
+        """Put neighbouring small chunks of the head of a branch into packed files, as one commit.
+
+        Values do not change, and neither side waits for the other: a chunk that is written
+        meanwhile keeps what was written. The old files stay until snapshots that need them have
+        expired and garbage was collected.
+        """
+        from airflow_provider_icechunk.engine.maintenance.compact import compact
+
+        return compact(
+            self._core,
+            branch,
+            rules=rules,
+            message=message,
+            metadata=self._default_commit_metadata | dict(metadata or {}),
+            dry_run=dry_run,
+        )

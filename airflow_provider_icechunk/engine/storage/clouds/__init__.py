@@ -1,0 +1,1 @@
+"""The native client of object stores (`obstore`), and what its answers mean."""

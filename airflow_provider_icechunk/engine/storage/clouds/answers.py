@@ -1,0 +1,49 @@
+"""What the native client's errors say: a status and a code, no connection, or nothing certain.
+
+Its classes of errors are too coarse to decide on: a conflict with a write under way is called an
+existing object, and a lost answer has the class of a refused connection. So the status and the
+vendor's code are taken from the text, and an error without a status counts as sent, unless the
+client says that no connection was made.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STATUS = re.compile(r"Server returned non-2xx status code: ([1-5][0-9]{2})\b")
+_CODE = re.compile(r"<Code>([0-9A-Za-z.]{1,64})</Code>")
+_DEBUG = "Debug source:"
+_NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,")
+_LEFT_TO_OTHERS = ("Content-Length Header missing", "Received non-partial response")
+
+
+class NativeError(Exception):
+    """A request by the native client failed."""
+
+    def __init__(self, status: int = 0, code: str = "", *, sent: bool = True) -> None:
+        super().__init__(status, code)
+        self.status = status
+        """0 if there was no complete answer."""
+        self.code = code or (str(status) if status else "NoAnswer" if sent else "NoConnection")
+        """The vendor's code, or the status; never any other text of a store."""
+        self.sent = sent
+        """Whether the request may have reached the store."""
+
+
+def native_error(error: BaseException) -> NativeError:
+    """Read an error of the native client."""
+    text, _, details = str(error).partition(_DEBUG)
+    status = _STATUS.search(text)
+    if status is not None:
+        code = _CODE.search(text, status.end())
+        return NativeError(int(status[1]), "" if code is None else code[1])
+    # Only an error without an answer gets here, so no text of a store is searched.
+    return NativeError(sent=_NOT_CONNECTED.search(details) is None)
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Whether an answer is valid HTTP that the native client does not take.
+
+    It insists on announced lengths and on ranges; other clients can tell such a body's end.
+    """
+    return any(text in str(error) for text in _LEFT_TO_OTHERS)

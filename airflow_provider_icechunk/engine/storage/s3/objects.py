@@ -1,0 +1,332 @@
+"""Single requests to objects, by the native client: GET, HEAD, PUT and DELETE.
+
+A commit is a dozen small requests, and a client made for three hundred services takes several times
+as long to prepare each as a near store takes to respond. Credentials and their renewal are
+botocore's, and so is everything else: listings, batch deletes, multipart uploads, proxies, and
+every response that calls for more than an error (another region, another signature).
+
+The native client never retries: sent again by it, a write that landed would fail its own condition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from urllib.parse import quote, urlsplit
+
+import urllib3
+from botocore.httpsession import get_cert_path
+from botocore.session import Session
+from botocore.utils import get_environ_proxies
+
+from airflow_provider_icechunk import __version__
+from airflow_provider_icechunk.engine.storage.base import (
+    Bounded,
+    ByteRange,
+    From,
+    Last,
+    Unfinished,
+    Until,
+    Version,
+)
+from airflow_provider_icechunk.engine.storage.clouds.answers import is_unreadable, native_error
+from airflow_provider_icechunk.engine.storage.clouds.forks import Holder, claim, usable
+from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
+from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials
+
+from .errors import UseClient
+from .settings import MIB, S3Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from obstore.store import S3Store
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_CLIENTS_MATTER = frozenset({301, 302, 307, 308, 400, 403})
+"""Responses that a client may be able to follow; their requests were not carried out."""
+_AGENT = f"airflow-provider-icechunk/{__version__}"
+_IDLE = timedelta(seconds=20)
+"""How long a connection is kept: less than stores and the balancers before them keep it."""
+_SLOW = MIB
+"""Bytes per second that a slow line carries, and the size from which the line's speed matters."""
+_NO_LIMIT = timedelta(days=1)
+_TOKENS = ("AWS_SESSION_TOKEN", "AWS_TOKEN")
+_NAMED = {"ContentType": "Content-Type", "StorageClass": "Storage-Class"}
+
+
+class NativeObjects:
+    """The objects of one bucket. Raises `UseClient` for what only the client can do."""
+
+    def __init__(self, settings: S3Settings, session: Session, *, root: str, region: str) -> None:
+        self._settings = settings
+        self._root = root.rstrip("/")
+        self._region = region
+        self._signed = not isinstance(settings.credentials, AnonymousCredentials)
+        self._credentials = session.get_credentials() if self._signed else None
+        self._bundle = get_cert_path(session.get_config_variable("ca_bundle") or True)
+        self._held: dict[bool, tuple[Any, Holder]] = {}
+        self._readable = True
+        self._pool = urllib3.PoolManager(
+            retries=False,
+            timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
+            ca_certs=self._bundle,
+        )
+
+    def get(self, name: str, asked: ByteRange | None) -> Body:
+        """The bytes of an object, or of a range that HTTP can express."""
+        import obstore
+
+        options: Any = {} if asked is None else {"range": _range(asked)}
+
+        def read(store: S3Store) -> Body:
+            found = obstore.get(store, name, options=options)
+            data, (start, stop) = memoryview(found.bytes()), found.range
+            if len(data) != stop - start:
+                raise Unfinished(f"received {len(data)} bytes where {stop - start} were announced")
+            return Body(data, _tag(found.meta), asked is not None)
+
+        return self._reading(read)
+
+    def head(self, name: str) -> ObjectHead:
+        """The properties of an object."""
+        import obstore
+
+        def look(store: S3Store) -> ObjectHead:
+            found = obstore.get(store, name, options={"head": True})
+            meta = found.meta
+            attributes = {str(key): value for key, value in found.attributes.items()}
+            return ObjectHead(meta["size"], _moment(meta), _tag(meta), attributes)
+
+        return self._reading(look)
+
+    def put(self, name: str, data: bytes, request: Mapping[str, Any]) -> Version:
+        """Write an object in one request, with the arguments that the client would get."""
+        import obstore
+
+        mode, attributes = _mode(request), _attributes(request)
+        made = self._calling(
+            lambda store: obstore.put(
+                store, name, data, mode=mode, attributes=attributes, use_multipart=False
+            ),
+            large=len(data) > _SLOW,
+        )
+        return _tag(made)
+
+    def date(self, name: str) -> str | None:
+        """The `Date` of a response, which the native client does not show.
+
+        The request is not signed: a refusal has a date too.
+        """
+        url = f"{self._root}/{quote(name)}"
+        return self._pool.request("HEAD", url, redirect=False).headers.get("Date")
+
+    def delete(self, name: str) -> bool:
+        """Delete an object; a missing one counts as deleted."""
+        import obstore
+
+        self._calling(lambda store: obstore.delete(store, name))
+        return True
+
+    def _reading(self, call: Callable[[S3Store], T]) -> T:
+        """A request that the client may repeat if the native one cannot read the answer."""
+        return self._calling(call, repeatable=True)
+
+    def _calling(
+        self, call: Callable[[S3Store], T], *, large: bool = False, repeatable: bool = False
+    ) -> T:
+        from obstore.exceptions import BaseError
+
+        if repeatable and not self._readable:
+            raise UseClient
+        store = self._store(large)
+        try:
+            return call(store)
+        except Unfinished:
+            raise
+        except (BaseError, OSError) as error:
+            if repeatable and is_unreadable(error):
+                self._readable = False
+                _log.info("Reads of %s are made by boto3: answers without a length", self._root)
+                raise UseClient from None
+            failure = native_error(error)
+        if failure.status in _CLIENTS_MATTER:
+            raise UseClient
+        # Without the error itself: its text repeats the store's, which may contain anything.
+        raise failure
+
+    def _store(self, large: bool) -> S3Store:
+        """The store with the present credentials, which may have been renewed meanwhile."""
+        if not usable():
+            raise UseClient
+        keys = self._keys()
+        held = self._held.get(large)
+        if held is None or held[0] != keys:
+            claim()
+            held = (keys, Holder(self._made(keys, large)))
+            self._held[large] = held
+        store: S3Store = held[1].store
+        return store
+
+    def _keys(self) -> Any:
+        if not self._signed:
+            return None
+        frozen = self._credentials.get_frozen_credentials() if self._credentials else None
+        if frozen is None or frozen.access_key is None or frozen.secret_key is None:
+            raise UseClient
+        return (frozen.access_key, frozen.secret_key, frozen.token)
+
+    def _made(self, keys: Any, large: bool) -> S3Store:
+        from obstore.exceptions import BaseError
+
+        try:
+            return self._make(keys, large)
+        except (BaseError, OSError, ValueError) as error:
+            # Its text may repeat what it was given, and that includes secrets.
+            kind = type(error).__name__
+            _log.warning("%s is accessed by boto3 alone: no native client (%s)", self._root, kind)
+            raise UseClient from None
+
+    def _make(self, keys: Any, large: bool) -> S3Store:
+        from obstore.store import S3Store
+
+        settings = self._settings
+        # The time for a response starts with the request, so it has to include a long upload.
+        upload = settings.multipart_threshold / _SLOW if large else 0.0
+        client: dict[str, Any] = {
+            "allow_http": settings.allow_http,
+            "allow_invalid_certificates": False,
+            "connect_timeout": timedelta(seconds=settings.connect_timeout),
+            "read_timeout": timedelta(seconds=settings.read_timeout + upload),
+            "timeout": _NO_LIMIT,
+            "pool_idle_timeout": _IDLE,
+            "pool_max_idle_per_host": str(settings.concurrency),
+            "user_agent": _AGENT,
+        }
+        if self._root.startswith("https:") and self._bundle is not None:
+            client["root_certificate"] = Path(self._bundle).read_bytes()
+        # What is not said here comes from the environment, with names of the library's own.
+        chosen: dict[str, Any] = {
+            "endpoint": self._root,
+            "aws_endpoint_url_s3": self._root,
+            "virtual_hosted_style_request": True,  # the root names the bucket already
+            "region": self._region,
+            "skip_signature": not self._signed,
+            "unsigned_payload": False,
+            "request_payer": False,
+            "s3_express": False,
+            "disable_bulk_delete": True,
+            "conditional_put": "etag",
+        }
+        if self._signed:
+            chosen |= _given(keys)
+        options: Any = client
+        return S3Store(
+            settings.bucket, client_options=options, retry_config={"max_retries": 0}, **chosen
+        )
+
+
+def _given(keys: tuple[str, str, str | None]) -> dict[str, Any]:
+    """Credentials of a store, which is replaced when they change, so they do not expire."""
+    access, secret, token = keys
+    given = {"access_key_id": access, "secret_access_key": secret}
+    if token is not None:
+        return {**given, "session_token": token}
+    if not any(map(environ.get, _TOKENS)):
+        return given
+    # Keys given by value would be completed with a token that belongs to others. Only then a
+    # function: what a signal raises while the library calls it gets lost.
+    return {"credential_provider": lambda: {**given, "token": None, "expires_at": None}}
+
+
+def _range(asked: ByteRange) -> Any:
+    match asked:
+        case Bounded(start, stop):
+            return (start, stop)
+        case From(start):
+            return {"offset": start}
+        case Last(count):
+            return {"suffix": count}
+        case Until():
+            raise UseClient
+        case _:
+            assert_never(asked)
+
+
+def _mode(request: Mapping[str, Any]) -> Any:
+    if "IfNoneMatch" in request:
+        return "create"
+    return {"e_tag": request["IfMatch"]} if "IfMatch" in request else "overwrite"
+
+
+def _attributes(request: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata and the like in the native client's form.
+
+    It takes a name or value that is invalid in a header for a mistake of the program, and ends it.
+    """
+    metadata: Mapping[str, str] = request.get("Metadata", {})
+    named = {_NAMED[name]: str(request[name]) for name in _NAMED if name in request}
+    known = _NAMED.keys() | {"Metadata", "IfMatch", "IfNoneMatch"}
+    is_plain = all(name.isascii() and name.isalnum() and name.islower() for name in metadata)
+    values = (*metadata.values(), *named.values())
+    if not is_plain or not request.keys() <= known or not all(map(_is_sendable, values)):
+        raise UseClient
+    return {**metadata, **named}
+
+
+def _tag(meta: Any) -> Version:
+    tag = meta["e_tag"]
+    if not tag:
+        raise Unfinished("the response has no entity tag")
+    return Version(str(tag))
+
+
+def _moment(meta: Any) -> datetime:
+    moment: datetime = meta["last_modified"]
+    if not moment.timestamp():
+        raise Unfinished("the response does not tell the time of the last write")
+    return moment.astimezone(UTC)
+
+
+def _is_sendable(value: str) -> bool:
+    return value.isascii() and value.isprintable()
+
+
+def is_direct(url: str) -> bool:
+    """Whether there is no proxy for a host."""
+    return urlsplit(url).scheme not in get_environ_proxies(url)
+
+
+def find_root(settings: S3Settings) -> str | None:
+    """The address of the bucket's objects, if it is known without a client."""
+    if settings.endpoint_url is None or not _is_plain(settings.bucket):
+        return None
+    if not (settings.force_path_style or _is_address(settings.endpoint_url)):
+        return None
+    return f"{settings.endpoint_url.rstrip('/')}/{settings.bucket}/"
+
+
+def ask_root(settings: S3Settings, client: S3Client) -> str | None:
+    """The address that the client would use for the bucket; `None` if it does more."""
+    if not _is_plain(settings.bucket):
+        return None
+    url = client.generate_presigned_url("get_object", {"Bucket": settings.bucket, "Key": "x"})
+    return url.partition("?")[0].removesuffix("x")
+
+
+def _is_plain(bucket: str) -> bool:
+    return ":" not in bucket and not bucket.endswith("--x-s3")
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        ip_address(urlsplit(endpoint).hostname or "")
+    except ValueError:
+        return False
+    return True
