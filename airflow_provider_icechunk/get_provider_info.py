@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider, by entry point, while it configures itself.
+"""What Airflow reads about this provider, by entry point, while it configures itself.
 
 The same as `provider.yaml` without the keys that only builds and documentation need.
 """
@@ -36,9 +36,13 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_provider_icechunk.operators.branch",
                     "airflow_provider_icechunk.operators.tag",
                     "airflow_provider_icechunk.operators.publish",
+                    "airflow_provider_icechunk.operators.check",
+                    "airflow_provider_icechunk.operators.transfer",
+                    "airflow_provider_icechunk.operators.change",
                     "airflow_provider_icechunk.operators.maintenance",
                     "airflow_provider_icechunk.operators.migrate",
                     "airflow_provider_icechunk.operators.spark",
+                    "airflow_provider_icechunk.operators.rechunk",
                 ],
             }
         ],
@@ -48,6 +52,7 @@ def get_provider_info() -> dict[str, object]:
                 "python-modules": [
                     "airflow_provider_icechunk.sensors.branch",
                     "airflow_provider_icechunk.sensors.presence",
+                    "airflow_provider_icechunk.sensors.coverage",
                 ],
             }
         ],
@@ -57,6 +62,7 @@ def get_provider_info() -> dict[str, object]:
                 "python-modules": [
                     "airflow_provider_icechunk.triggers.branch",
                     "airflow_provider_icechunk.triggers.presence",
+                    "airflow_provider_icechunk.triggers.coverage",
                 ],
             }
         ],
@@ -64,7 +70,13 @@ def get_provider_info() -> dict[str, object]:
             {
                 "class-name": "airflow_provider_icechunk.decorators.icechunk.icechunk_task",
                 "name": "icechunk",
-            }
+            },
+            {
+                "class-name": (
+                    "airflow_provider_icechunk.decorators.icechunk_spark.icechunk_spark_task"
+                ),
+                "name": "icechunk_spark",
+            },
         ],
         "asset-uris": [
             {

@@ -1,4 +1,4 @@
-"""Icechunk repositories as Airflow assets: their addresses, and the watchers that follow them.
+"""Icechunk repositories as Airflow assets: their URIs, and the watchers that follow them.
 
 May import `triggers`, `hooks` and `airflow`. The scheduler and the API server load this package, so
 it reads no storage.

@@ -1,8 +1,7 @@
 """Branches of repositories as assets: `icechunk://bucket/prefix?branch=main`.
 
-A repository in a directory is `icechunk:///path?branch=main`. The branch is part of the address,
-in the query, because Airflow drops fragments; without one it is `main`, so that equal things have
-equal addresses.
+A repository in a directory is `icechunk:///path?branch=main`. The branch is in the query because
+Airflow drops fragments; it defaults to `main`, so that equal assets have equal URIs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEME = "icechunk"
 
-# Only then does Python keep the `//` of `icechunk:///path` when it puts an address together.
+# Without this, `urlunsplit` drops the `//` of `icechunk:///path`.
 if SCHEME not in uses_netloc:
     uses_netloc.append(SCHEME)
 
@@ -39,30 +38,30 @@ def create_asset(
     branch: str = "main",
     extra: Mapping[str, Any] | None = None,
 ) -> Asset:
-    """The asset of a branch: of a repository at a prefix in a bucket, or at an absolute path."""
+    """The asset of a branch, in a repository at a prefix in a bucket or at an absolute path."""
     if bool(bucket) == bool(path):
-        raise ValueError("a repository is either in a bucket, below a prefix, or at a path")
+        raise ValueError("pass either bucket (and prefix) or path")
     if path and (prefix or not path.startswith("/")):
-        raise ValueError("the path of a repository is absolute, and has no prefix")
+        raise ValueError("path must be absolute and cannot be combined with prefix")
     where = quote((path or prefix).strip("/"))
     query = urlencode({"branch": branch})
     return Asset(uri=f"{SCHEME}://{bucket}/{where}?{query}", extra=dict(extra or {}))
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """One spelling for every branch; a `ValueError` says what is wrong with an address."""
+    """Normalise an asset URI; raises `ValueError` if it is invalid."""
     segments = [segment for segment in uri.path.split("/") if segment]
     if any(unquote(segment) in {".", ".."} for segment in segments):
-        raise ValueError("an icechunk address has no '.' or '..' in its path")
+        raise ValueError("the path of an icechunk URI must not contain '.' or '..'")
     if not uri.netloc and not segments:
-        raise ValueError("an icechunk address names a bucket or an absolute path")
+        raise ValueError("an icechunk URI needs a bucket or an absolute path")
     if "@" in uri.netloc or ":" in uri.netloc:
-        raise ValueError("an icechunk address has a bucket, and neither user, password nor port")
+        raise ValueError("an icechunk URI must not contain a user, password or port")
     return uri._replace(path="/" + "/".join(segments), query=_one_reference(uri.query), fragment="")
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:
-    """The data set that OpenLineage knows: the repository, whatever the branch."""
+    """The OpenLineage dataset: the repository, without the branch."""
     del lineage_context
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
@@ -79,5 +78,5 @@ def _one_reference(query: str) -> str:
         return "branch=main"
     name, value = given[0]
     if len(given) > 1 or name not in {"branch", "tag"} or not value:
-        raise ValueError("an icechunk address has one branch or one tag in its query: ?branch=main")
+        raise ValueError("the query of an icechunk URI must be one branch or tag: ?branch=main")
     return urlencode({name: value})

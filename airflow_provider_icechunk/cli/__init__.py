@@ -1,7 +1,7 @@
-"""The command line: the maintenance and inspection verbs for people at a terminal.
+"""The command line: inspect and maintain repositories from a terminal.
 
 `python -m airflow_provider_icechunk` needs no Airflow; `airflow icechunk` has the same commands and
-can take a repository from a connection. Commands import the engine when they run, not before: the
-`airflow` command loads this package whenever it starts. What deletes shows its plan first and asks.
-May import `hooks`, and `api` and what lies below inside commands only.
+can take a repository from a connection. Commands import the engine only when they run, because the
+`airflow` command loads this package at every start. Commands that delete show their plan and ask.
+May import `hooks`; `api` and the layers below it only inside commands.
 """

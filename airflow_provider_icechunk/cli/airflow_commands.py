@@ -1,7 +1,7 @@
-"""`airflow icechunk ...`: the same commands, on addresses or below an Airflow connection.
+"""`airflow icechunk ...`: the same commands, on addresses or on an Airflow connection.
 
-Airflow calls `get_icechunk_cli_commands` whenever the `airflow` command starts, so importing this
-module imports nothing but the table of commands.
+Airflow calls `get_icechunk_cli_commands` whenever the `airflow` command starts, so this module
+imports nothing but the table of commands.
 """
 
 from __future__ import annotations
@@ -9,27 +9,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 
-from airflow_provider_icechunk.cli.grammar import (
-    COMMANDS,
-    Argument,
-    Command,
-    Group,
-    Path,
-)
+from .grammar import COMMANDS, Argument, Command, CommandGroup, Path
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.storage.base import Storage
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 _CONNECTION = Argument(
     ("--conn-id",),
     {
         "metavar": "ID",
-        "help": "an Icechunk connection; the repository is then a path below its root",
+        "help": "an Icechunk connection; the repository is then a path relative to its root",
     },
 )
 _ADDRESS_OPTIONS = ("endpoint_url", "region", "anonymous", "allow_http", "force_path_style")
@@ -40,20 +35,19 @@ def get_icechunk_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="icechunk",
-            help="Look into Icechunk repositories and take care of them",
-            subcommands=[_entry(entry) for entry in COMMANDS],
+            help="Inspect and maintain Icechunk repositories",
+            subcommands=[one for entry in COMMANDS for one in _entries(entry)],
         )
     ]
 
 
-def _entry(entry: Command | Group) -> CLICommand:
+def _entries(entry: Command | CommandGroup) -> list[CLICommand]:
+    """One command, or two if it has an alias: Airflow does not support aliases."""
     if isinstance(entry, Command):
-        return _action(entry, (entry.name,))
-    return GroupCommand(
-        name=entry.name,
-        help=entry.help,
-        subcommands=[_action(command, (entry.name, command.name)) for command in entry.commands],
-    )
+        names = (entry.name,) if entry.alias is None else (entry.name, entry.alias)
+        return [_action(replace(entry, name=name), (entry.name,)) for name in names]
+    below = [_action(command, (entry.name, command.name)) for command in entry.commands]
+    return [GroupCommand(name=entry.name, help=entry.help, subcommands=below)]
 
 
 def _action(command: Command, path: Path) -> ActionCommand:
@@ -70,10 +64,10 @@ def _arg(argument: Argument) -> Arg:
 
 
 def _run(path: Path, args: argparse.Namespace) -> None:
-    """Run a command and leave the process with its exit code."""
+    """Run a command and exit the process with its exit code."""
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
-    from airflow_provider_icechunk.cli.run import run, standard_screen
+    from .run import run, standard_screen
 
     redirect_stdout_log_handlers_to_stderr()
     sys.exit(run(path, args, _locate, standard_screen()))
@@ -81,21 +75,21 @@ def _run(path: Path, args: argparse.Namespace) -> None:
 
 def _locate(args: argparse.Namespace) -> Storage:
     """The storage that a connection or an address names."""
-    from airflow_provider_icechunk.cli.run import locate_repository
-    from airflow_provider_icechunk.cli.screen import UsageError
+    from .run import locate_repository
+    from .screen import UsageError
 
     if args.conn_id is None:
         return locate_repository(args)
     given = [name for name in _ADDRESS_OPTIONS if getattr(args, name)]
     if given:
         flag = "--" + given[0].replace("_", "-")
-        raise UsageError(f"{flag} is for addresses; with --conn-id the connection says it")
+        raise UsageError(f"{flag} cannot be combined with --conn-id: set it in the connection")
     return _storage_of_connection(args.conn_id, args.repository)
 
 
 def _storage_of_connection(conn_id: str, repository: str) -> Storage:
-    # Without it a process outside of a task does not look for connections in Airflow's tables;
-    # Airflow's own `connections` commands set it for the same reason.
+    # Outside a task, Airflow reads connections from its database only if this is set; its own
+    # `connections` commands set it too.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -105,4 +99,6 @@ def _storage_of_connection(conn_id: str, repository: str) -> Storage:
     try:
         return IcechunkHook(conn_id).storage(repository)
     except AirflowNotFoundException:
-        raise NotFoundError(f"Airflow has no connection {conn_id!r}") from None
+        raise NotFoundError(
+            f"Airflow has no connection {conn_id!r}; create it with `airflow connections add`"
+        ) from None

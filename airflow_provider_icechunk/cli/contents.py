@@ -1,4 +1,4 @@
-"""`init`, `tree` and `stats`: what is in a repository, and how much of it."""
+"""`init`, `tree`, `coverage` and `measure`: create a repository, show its contents and sizes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from rich.tree import Tree
 
-from airflow_provider_icechunk.cli import render
-from airflow_provider_icechunk.cli.screen import Report
-from airflow_provider_icechunk.cli.task import Task
-from airflow_provider_icechunk.cli.text import number, plain, several, shape, size
-from airflow_provider_icechunk.cli.versions import find_version
+from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, Kind, NotFoundError
+
+from . import render
+from .render import number, plain, several, shape, size
+from .screen import Report, Task
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from airflow_provider_icechunk.api import Session
-    from airflow_provider_icechunk.format.snapshot import Node
-    from airflow_provider_icechunk.repository.maintenance.measure import Measurement, Size
+    from airflow_provider_icechunk.engine.format.model import Node
+    from airflow_provider_icechunk.engine.maintenance.measure import Measurement, Size
+
+
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A group or an array, as the tree shows it."""
+class TreeEntry:
+    """A group or an array in the tree."""
 
     path: str
     type: str
@@ -38,12 +41,12 @@ class Entry:
     data_type: str | None = None
     dimension_names: tuple[str | None, ...] | None = None
     chunks: int | None = None
-    """Chunks that were written; `None` if nobody asked."""
+    """Chunks that were written; `None` unless counted."""
     bytes: int | None = None
 
 
 def init(task: Task) -> Report:
-    """A new, empty repository."""
+    """Create an empty repository."""
     from airflow_provider_icechunk.api import Repository
 
     created = True
@@ -57,19 +60,20 @@ def init(task: Task) -> Report:
     text = f"{location}, generation {generation}"
     return Report(
         {"created": created, "location": location, "spec_version": generation},
-        [render.line(f"created {text}" if created else f"there is a repository: {text}")],
+        [render.line(f"created {text}" if created else f"already exists: {text}")],
     )
 
 
 def tree(task: Task) -> Report:
-    """The groups and arrays of one version."""
+    """Show the groups and arrays of one version."""
     repository = task.open()
     snapshot_id = find_version(repository, task.args.version)
     session = repository.readonly_session(snapshot_id=snapshot_id)
     path = "/" + task.args.path.strip("/")
     if session.tree.node(path) is None and path != "/":
         raise NotFoundError(
-            f"there is no group and no array at {path!r} in snapshot {snapshot_id}",
+            f"no group or array at {path!r} in snapshot {snapshot_id}; run `tree` without --path "
+            "to list them",
             kind=Kind.NODE_NOT_FOUND,
         )
     entries = [read_entry(session, node, task.args.chunks) for node in session.tree.nodes(path)]
@@ -79,15 +83,15 @@ def tree(task: Task) -> Report:
     )
 
 
-def read_entry(session: Session, node: Node, count_chunks: bool) -> Entry:
-    """What the tree shows of a node; counting chunks reads its manifests."""
-    from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
+def read_entry(session: Session, node: Node, count_chunks: bool) -> TreeEntry:
+    """The tree entry of a node; counting chunks reads its manifests."""
+    from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, parse_node
 
     document = parse_node(node.user_data, rectilinear=True)
     if not isinstance(document, ArrayDocument):
-        return Entry(node.path, "group")
+        return TreeEntry(node.path, "group")
     refs = session.tree.references(node) if count_chunks else None
-    return Entry(
+    return TreeEntry(
         node.path,
         "array",
         document.shape,
@@ -100,8 +104,8 @@ def read_entry(session: Session, node: Node, count_chunks: bool) -> Entry:
     )
 
 
-def draw_tree(top: str, entries: Sequence[Entry]) -> Tree:
-    """Entries, in the order of their paths, as a tree. Pure."""
+def draw_tree(top: str, entries: Sequence[TreeEntry]) -> Tree:
+    """Draw entries, sorted by path, as a tree. Pure."""
     root = Tree(Text(plain(top), style="bold"), guide_style="dim")
     drawn: dict[str, Tree] = {top: root}
     for entry in entries:
@@ -113,8 +117,33 @@ def draw_tree(top: str, entries: Sequence[Entry]) -> Tree:
     return root
 
 
-def stats(task: Task) -> Report:
-    """How large versions and files are."""
+def coverage(task: Task) -> Report:
+    """Show which labels of an array are there and which are missing."""
+    from airflow_provider_icechunk.engine.pipelines.coverage import coverage as measure_coverage
+
+    repository = task.open()
+    snapshot_id = find_version(repository, task.args.version)
+    session = repository.readonly_session(snapshot_id=snapshot_id)
+    found = measure_coverage(session, task.args.array, task.args.dim)
+    here = found.wanted - len(found.missing)
+    lines = [render.line(f"{here} of {found.wanted} labels of {found.dim} are there")]
+    lines += [
+        render.line(f"  {first}" if first == last else f"  {first} to {last}")
+        for first, last in found.present
+    ]
+    if found.missing:
+        shown = ", ".join(map(str, found.missing[:_SHOWN]))
+        more = len(found.missing) - _SHOWN
+        lines.append(render.line(f"missing: {shown}{f' and {more} more' if more > 0 else ''}"))
+    if found.shared:
+        lines.append(
+            render.line("a chunk holds several labels: some may look written that are not")
+        )
+    return Report(found.as_dict(), lines)
+
+
+def measure(task: Task) -> Report:
+    """Show the sizes of versions and files."""
     repository = task.open()
     with task.progress("measuring"):
         measurement = repository.measure()
@@ -126,14 +155,14 @@ def stats(task: Task) -> Report:
     }
     return Report(
         {**measurement.as_dict(), "chunk_bytes": chunk_bytes},
-        draw_stats(measurement, chunk_bytes, arrays=task.args.arrays),
+        draw_measurement(measurement, chunk_bytes, arrays=task.args.arrays),
     )
 
 
-def draw_stats(
+def draw_measurement(
     measurement: Measurement, chunk_bytes: Mapping[str, int], *, arrays: bool
 ) -> list[RenderableType]:
-    """Tables of files, of versions and, if wanted, of arrays. Pure."""
+    """Tables of files, versions and, with `arrays`, arrays. Pure."""
     files = [
         (
             name,
@@ -153,7 +182,7 @@ def draw_stats(
             render.table(("version", *_SIZES), sorted(heads)),
         ),
         render.titled(
-            "Chunks of all versions, each stored byte once",
+            "Chunks of all versions, each stored byte counted once",
             render.facts(
                 (name.removesuffix("_bytes"), size(count)) for name, count in chunk_bytes.items()
             ),
@@ -174,7 +203,7 @@ def _sizes(one: Size) -> tuple[str, str, str, str]:
     return (number(chunks), size(one.native_bytes), size(one.inline_bytes), size(one.virtual_bytes))
 
 
-def _label(entry: Entry, name: str) -> Text:
+def _label(entry: TreeEntry, name: str) -> Text:
     label = Text(plain(name), style="bold")
     if entry.shape is None:
         return label
@@ -188,8 +217,8 @@ def _label(entry: Entry, name: str) -> Text:
     return label.append(facts, style="not bold")
 
 
-def _sides(entry: Entry) -> str:
-    """Lengths, with names where there are any: `(time: 10, x: 5)`."""
+def _sides(entry: TreeEntry) -> str:
+    """The shape, with dimension names where there are any: `(time: 10, x: 5)`."""
     assert entry.shape is not None
     if entry.dimension_names is None or not any(entry.dimension_names):
         return shape(entry.shape)
@@ -199,7 +228,7 @@ def _sides(entry: Entry) -> str:
 
 
 def _data_type(value: object) -> str | None:
-    """The name of a data type, which a document gives as text or as an object with a name."""
+    """The name of a data type, which is a string or an object with a name."""
     if isinstance(value, Mapping):
         value = value.get("name")
     return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""The commands and their arguments as one table, from which every parser is made."""
+"""One table of the commands and their arguments, from which every parser is built."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from airflow_provider_icechunk.cli.times import parse_age, parse_cutoff
-from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE
+from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE
+
+from .render import parse_age, parse_cutoff
 
 Path = tuple[str, ...]
 """The words that name a command: `("log",)`, `("branch", "create")`."""
 
 
 class Options(TypedDict, total=False):
-    """What is said about an argument, in the words of `argparse`."""
+    """The `argparse` options of an argument."""
 
     help: str
     action: Literal["store_true"]
@@ -29,28 +30,30 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: a name, or flags that begin with a hyphen."""
+    """One argument: a positional name, or flags that start with a hyphen."""
 
     flags: tuple[str, ...]
     options: Options = field(default_factory=lambda: Options())
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Make a parser know it."""
+        """Add it to a parser."""
         parser.add_argument(*self.flags, **self.options)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, without what it does."""
+    """The name, help and arguments of a command."""
 
     name: str
     help: str
     arguments: tuple[Argument, ...]
+    alias: str | None = None
+    """Another name for the same command."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Commands about one kind of thing."""
+class CommandGroup:
+    """Subcommands for one kind of object."""
 
     name: str
     help: str
@@ -58,9 +61,9 @@ class Group:
 
 
 def count(text: str) -> int:
-    """A whole number above 0. The type of an argument."""
+    """An argument type: a positive integer."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -76,7 +79,7 @@ _COMMON = (
     Argument(("--allow-http",), {"action": "store_true", "help": "S3: allow plain HTTP"}),
     Argument(
         ("--force-path-style",),
-        {"action": "store_true", "help": "S3: put the bucket into the path, not the host name"},
+        {"action": "store_true", "help": "S3: put the bucket in the path, not the host name"},
     ),
 )
 _VERSION_HELP = "branch, tag or snapshot id; x~2 goes back two; branch:x or tag:x if both exist"
@@ -84,10 +87,14 @@ _VERSION = Argument(
     ("version",),
     {"nargs": "?", "default": "main", "help": f"{_VERSION_HELP} (default: main)"},
 )
-_NAME = Argument(("name",), {"help": "its name"})
+_NAME = Argument(("name",), {"help": "name of the branch or tag"})
 _AT = Argument(
-    ("--at",), {"default": "main", "metavar": "VERSION", "help": "where (default: main)"}
+    ("--at",), {"default": "main", "metavar": "VERSION", "help": f"{_VERSION_HELP} (default: main)"}
 )
+_DRY_RUN = Argument(
+    ("--dry-run",), {"action": "store_true", "help": "show the plan, change nothing"}
+)
+_YES = Argument(("--yes",), {"action": "store_true", "help": "do not ask for confirmation"})
 _DELETING = (
     Argument(
         ("--minimum-age",),
@@ -95,13 +102,20 @@ _DELETING = (
             "type": parse_age,
             "default": SAFE_AGE,
             "metavar": "AGE",
-            "help": "refuse cut-offs younger than this (default: 24h); younger than the longest "
-            "running writer is dangerous",
+            "help": "refuse a more recent cut-off than this (default: 24h); keep it longer than "
+            "your longest write",
         },
     ),
-    Argument(("--dry-run",), {"action": "store_true", "help": "show the plan, change nothing"}),
-    Argument(("--yes",), {"action": "store_true", "help": "do not ask"}),
+    _DRY_RUN,
+    _YES,
 )
+
+_RULES = {
+    "small": "move chunks smaller than this (default: 1 MiB)",
+    "target": "size of a packed file (default: 64 MiB)",
+    "enough": "skip files with at least this much data in use (default: 4 MiB)",
+    "inline-from": "also move inline chunks of at least this size (default: none)",
+}
 
 
 def _older_than(what: str, *, required: bool) -> Argument:
@@ -117,11 +131,11 @@ def _older_than(what: str, *, required: bool) -> Argument:
     )
 
 
-def _command(name: str, text: str, *arguments: Argument) -> Command:
-    return Command(name, text, (_REPOSITORY, *arguments, *_COMMON))
+def _command(name: str, text: str, *arguments: Argument, alias: str | None = None) -> Command:
+    return Command(name, text, (_REPOSITORY, *arguments, *_COMMON), alias)
 
 
-COMMANDS: tuple[Command | Group, ...] = (
+COMMANDS: tuple[Command | CommandGroup, ...] = (
     _command(
         "init",
         "create a repository",
@@ -131,7 +145,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
         Argument(
             ("--if-missing",),
-            {"action": "store_true", "help": "do nothing if there is a repository already"},
+            {"action": "store_true", "help": "succeed if the repository already exists"},
         ),
     ),
     _command(
@@ -169,18 +183,23 @@ COMMANDS: tuple[Command | Group, ...] = (
         "tree",
         "show groups and arrays",
         _VERSION,
-        Argument(("--path",), {"default": "/", "help": "begin at this group or array"}),
-        Argument(
-            ("--chunks",), {"action": "store_true", "help": "count chunks and their bytes too"}
-        ),
+        Argument(("--path",), {"default": "/", "help": "start at this group or array"}),
+        Argument(("--chunks",), {"action": "store_true", "help": "count chunks and their bytes"}),
     ),
-    Group(
+    _command(
+        "coverage",
+        "show which labels of an array are there and which are missing",
+        Argument(("array",), {"help": "path of the array"}),
+        _VERSION,
+        Argument(("--dim",), {"help": "dimension (default: the first)"}),
+    ),
+    CommandGroup(
         "branch",
         "list, create, delete and move branches",
         (
             _command("list", "list branches and their heads"),
             _command("create", "create a branch", _NAME, _AT),
-            _command("delete", "delete a branch; its snapshots stay until collected", _NAME),
+            _command("delete", "delete a branch; its snapshots remain until collected", _NAME),
             _command(
                 "reset",
                 "move a branch to any snapshot",
@@ -188,31 +207,31 @@ COMMANDS: tuple[Command | Group, ...] = (
                 Argument(("--to",), {"required": True, "metavar": "VERSION", "help": "new head"}),
                 Argument(
                     ("--from",),
-                    {"metavar": "SNAPSHOT", "help": "only if this snapshot is the head now"},
+                    {"metavar": "SNAPSHOT", "help": "only if this is the current head"},
                 ),
             ),
         ),
     ),
-    Group(
+    CommandGroup(
         "tag",
         "list, create and delete tags",
         (
             _command("list", "list tags and their snapshots"),
-            _command("create", "name a snapshot for ever", _NAME, _AT),
-            _command("delete", "delete a tag; its name is never free again", _NAME),
+            _command("create", "create an immutable tag", _NAME, _AT),
+            _command("delete", "delete a tag; its name cannot be reused", _NAME),
         ),
     ),
     _command(
         "expire",
-        "take old snapshots out of the history",
+        "remove old snapshots from the history",
         _older_than("snapshots written", required=True),
         Argument(
             ("--keep-last",),
-            {"type": count, "metavar": "N", "help": "keep N snapshots of each branch in any case"},
+            {"type": count, "metavar": "N", "help": "always keep N snapshots of each branch"},
         ),
         Argument(
             ("--delete-expired-branches",),
-            {"action": "store_true", "help": "delete branches with an expired head, never main"},
+            {"action": "store_true", "help": "delete branches whose head expired, never main"},
         ),
         Argument(
             ("--delete-expired-tags",),
@@ -221,38 +240,53 @@ COMMANDS: tuple[Command | Group, ...] = (
         *_DELETING,
     ),
     _command(
-        "gc",
-        "delete what no branch and no tag needs",
+        "collect",
+        "delete objects that no branch or tag needs",
         _older_than("unneeded objects stored", required=False),
         *_DELETING,
+        alias="gc",
+    ),
+    _command(
+        "compact",
+        "pack small chunks into larger files, as one commit",
+        Argument(("branch",), {"nargs": "?", "default": "main", "help": "default: main"}),
+        *(
+            Argument((f"--{name}",), {"type": count, "metavar": "BYTES", "help": text})
+            for name, text in _RULES.items()
+        ),
+        Argument(
+            ("--message",), {"default": "compact small chunks", "help": "message of the commit"}
+        ),
+        _DRY_RUN,
     ),
     _command(
         "migrate",
-        "move up to a newer generation of the format",
+        "migrate to a newer generation of the format",
         Argument(
             ("--to",),
-            {"choices": ("1", "2"), "default": "2", "help": "the generation (default: 2)"},
+            {"choices": ("1", "2"), "default": "2", "help": "target generation (default: 2)"},
         ),
         Argument(
             ("--remove-old",),
-            {"action": "store_true", "help": "delete the old entry point and old files at the end"},
+            {"action": "store_true", "help": "delete the old entry point and files at the end"},
         ),
         Argument(
             ("--no-fence",),
             {
                 "action": "store_true",
-                "help": "let programs that know only the old generation go on with the old entry "
-                "point; takes a fence away that is there",
+                "help": "leave the old entry point usable by programs that only know the old "
+                "generation; removes an existing fence",
             },
         ),
-        Argument(("--dry-run",), {"action": "store_true", "help": "show the plan, change nothing"}),
-        Argument(("--yes",), {"action": "store_true", "help": "do not ask"}),
+        _DRY_RUN,
+        _YES,
     ),
-    _command("verify", "check that everything branches and tags need is there"),
+    _command("verify", "check that all objects branches and tags need exist"),
     _command(
-        "stats",
-        "measure versions and files",
-        Argument(("--arrays",), {"action": "store_true", "help": "every array of every branch"}),
+        "measure",
+        "show the sizes of versions and files",
+        Argument(("--arrays",), {"action": "store_true", "help": "list every array per branch"}),
+        alias="stats",
     ),
 )
 
@@ -267,9 +301,9 @@ def paths() -> Iterator[Path]:
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
-    """A parser whose results say under `command` which command was meant."""
+    """A parser that puts the words of the chosen command into `command`."""
     parser = argparse.ArgumentParser(
-        prog=prog, description="Look into Icechunk repositories and take care of them."
+        prog=prog, description="Inspect and maintain Icechunk repositories."
     )
     commands = parser.add_subparsers(metavar="command", required=True)
     for entry in COMMANDS:
@@ -286,7 +320,12 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
 def _add(
     parsers: argparse._SubParsersAction[argparse.ArgumentParser], command: Command, path: Path
 ) -> None:
-    parser = parsers.add_parser(command.name, help=command.help, description=command.help)
+    parser = parsers.add_parser(
+        command.name,
+        aliases=() if command.alias is None else (command.alias,),
+        help=command.help,
+        description=command.help,
+    )
     for argument in command.arguments:
         argument.add_to(parser)
     parser.set_defaults(command=path)

@@ -1,4 +1,4 @@
-"""`log`, `show` and `diff`: what happened, and when."""
+"""`log`, `show` and `diff`: the history of a repository."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_icechunk.cli import render
-from airflow_provider_icechunk.cli.screen import Report
-from airflow_provider_icechunk.cli.task import Task
-from airflow_provider_icechunk.cli.versions import find_version
-from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
-from airflow_provider_icechunk.repository.graph import Commit, arrange, draw
+from airflow_provider_icechunk.engine.history.graph import Commit, arrange, draw
+from airflow_provider_icechunk.engine.pipelines.versions import find_version
+from airflow_provider_icechunk.exceptions import (
+    Kind,
+    NotFoundError,
+    StorageError,
+)
+
+from . import render
+from .screen import Report, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider_icechunk.api import Repository
-    from airflow_provider_icechunk.repository.history import Diff, SnapshotInfo
+    from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+    from airflow_provider_icechunk.engine.history.diff import Diff
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Where branches and tags are."""
+    """The branches and tags, each with its snapshot id."""
 
     branches: Mapping[str, str]
     tags: Mapping[str, str]
 
     def tips(self) -> set[str]:
-        """The snapshots named."""
+        """The snapshots that branches and tags point to."""
         return {*self.branches.values(), *self.tags.values()}
 
     def commit(self, info: SnapshotInfo) -> Commit:
-        """A snapshot with the names it goes by."""
+        """A snapshot with its branches and tags."""
         return Commit(
             info.id,
             info.parent_id,
@@ -45,7 +50,7 @@ class Heads:
 
 
 def read_heads(repository: Repository) -> Heads:
-    """Where branches and tags are now; one that goes away meanwhile is left out."""
+    """The current branches and tags; one deleted during the read is left out."""
     return Heads(
         _look_up(repository.list_branches(), repository.lookup_branch),
         _look_up(repository.list_tags(), repository.lookup_tag),
@@ -55,7 +60,7 @@ def read_heads(repository: Repository) -> Heads:
 def newest(
     repository: Repository, tips: Iterable[str], limit: int | None
 ) -> tuple[list[SnapshotInfo], bool]:
-    """The newest snapshots that `tips` reach, and whether there are more. Reads no others."""
+    """The newest snapshots reachable from `tips`, and whether there are more."""
     ready = [(-info.written_at.timestamp(), info.id, info) for info in _load(repository, tips)]
     heapq.heapify(ready)
     seen = {identity for _, identity, _ in ready}
@@ -73,7 +78,7 @@ def newest(
 
 
 def log(task: Task) -> Report:
-    """The history of some versions, or of all branches and tags."""
+    """Show the history of the given versions, or of all branches and tags."""
     repository = task.open()
     heads = read_heads(repository)
     wanted = {find_version(repository, text) for text in task.args.versions}
@@ -87,12 +92,12 @@ def log(task: Task) -> Report:
             "more": more,
         },
         render.log_lines(draw(commits), more=more),
-        generation=repository.engine.generation,
+        generation=repository.core.generation,
     )
 
 
 def show(task: Task) -> Report:
-    """One snapshot and what it changed."""
+    """Show one snapshot and what it changed."""
     repository = task.open()
     info = repository.lookup_snapshot(find_version(repository, task.args.version))
     commit = read_heads(repository).commit(info)
@@ -108,12 +113,12 @@ def show(task: Task) -> Report:
             "changes": None if changes is None else difference_json(changes, chunks=False),
         },
         render.snapshot(info, commit, changes, unknown=unknown),
-        generation=repository.engine.generation,
+        generation=repository.core.generation,
     )
 
 
 def diff(task: Task) -> Report:
-    """What changed between two versions on one line of history."""
+    """Show what changed between a version and one of its ancestors."""
     repository = task.open()
     older = find_version(repository, task.args.older)
     newer = find_version(repository, task.args.newer)
@@ -136,7 +141,7 @@ def diff(task: Task) -> Report:
 
 
 def describe(info: SnapshotInfo, commit: Commit) -> dict[str, object]:
-    """A snapshot in JSON values."""
+    """A snapshot as JSON values."""
     return {
         "id": info.id,
         "parent_id": info.parent_id,
@@ -149,7 +154,7 @@ def describe(info: SnapshotInfo, commit: Commit) -> dict[str, object]:
 
 
 def difference_json(changes: Diff, *, chunks: bool) -> dict[str, object]:
-    """A difference in JSON values; with `chunks` the coordinates too, which may be many."""
+    """A diff as JSON values; `chunks` adds the coordinates, which may be many."""
     written: dict[str, object] = {}
     for path, rows in sorted(changes.chunk_columns.items()):
         facts = {"count": len(rows), "within": [list(side) for side in render.bounds(rows)]}
@@ -176,7 +181,7 @@ def _changes(repository: Repository, info: SnapshotInfo) -> tuple[Diff | None, s
     except StorageError as error:
         if error.kind is not Kind.OBJECT_MISSING:
             raise
-        return None, f"not known: {error.message}"
+        return None, f"unknown: {error.message}"
 
 
 def _look_up(names: Iterable[str], look_up: Callable[[str], str]) -> dict[str, str]:

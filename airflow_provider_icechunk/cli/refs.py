@@ -1,23 +1,22 @@
-"""`branch` and `tag`: names of versions."""
+"""`branch` and `tag`: list, create, delete and move them."""
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.cli import render
-from airflow_provider_icechunk.cli.history import describe, read_heads
-from airflow_provider_icechunk.cli.screen import Report
-from airflow_provider_icechunk.cli.task import Task
-from airflow_provider_icechunk.cli.text import first_line, plain
-from airflow_provider_icechunk.cli.times import show_moment
-from airflow_provider_icechunk.cli.versions import find_version
+from airflow_provider_icechunk.engine.pipelines.versions import find_version
+
+from . import render
+from .history import describe, read_heads
+from .render import first_line, plain, show_moment
+from .screen import Report, Task
 
 
 def list_branches(task: Task) -> Report:
-    """All branches and their heads."""
+    """List branches and their heads."""
     return _listing(task, "branches")
 
 
 def create_branch(task: Task) -> Report:
-    """A new branch at a version."""
+    """Create a branch at a version."""
     repository = task.open()
     target = find_version(repository, task.args.at)
     repository.create_branch(task.args.name, target)
@@ -25,7 +24,7 @@ def create_branch(task: Task) -> Report:
 
 
 def delete_branch(task: Task) -> Report:
-    """One branch less; says where it was, so that it can be made again."""
+    """Delete a branch; prints where it was, so that it can be recreated."""
     repository = task.open()
     was = repository.lookup_branch(task.args.name)
     repository.delete_branch(task.args.name)
@@ -33,7 +32,7 @@ def delete_branch(task: Task) -> Report:
 
 
 def reset_branch(task: Task) -> Report:
-    """A branch at another version; says where it was, so that it can be moved back."""
+    """Move a branch to another version; prints where it was, so that it can be moved back."""
     repository = task.open()
     was = repository.lookup_branch(task.args.name)
     expected = repository.read_snapshot_id(getattr(task.args, "from") or was)
@@ -43,12 +42,12 @@ def reset_branch(task: Task) -> Report:
 
 
 def list_tags(task: Task) -> Report:
-    """All tags and their snapshots."""
+    """List tags and their snapshots."""
     return _listing(task, "tags")
 
 
 def create_tag(task: Task) -> Report:
-    """A new tag at a version."""
+    """Create a tag at a version."""
     repository = task.open()
     target = find_version(repository, task.args.at)
     repository.create_tag(task.args.name, target)
@@ -56,7 +55,7 @@ def create_tag(task: Task) -> Report:
 
 
 def delete_tag(task: Task) -> Report:
-    """One tag less, and its name is used up."""
+    """Delete a tag; its name cannot be reused."""
     repository = task.open()
     was = repository.lookup_tag(task.args.name)
     repository.delete_tag(task.args.name)

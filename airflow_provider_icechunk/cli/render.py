@@ -1,12 +1,15 @@
-"""From values to what a terminal shows. Pure: no stream, no clock, no repository.
+"""Render values for a terminal. Pure: no stream, no clock, no repository.
 
-Stored text goes through `plain` on its way: a commit message must not be able to steer a terminal.
+Stored text goes through `plain`: a commit message must not be able to control a terminal.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -15,14 +18,100 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from airflow_provider_icechunk.cli.text import first_line, json_value, number, plain, several, size
-from airflow_provider_icechunk.cli.times import show_moment
-from airflow_provider_icechunk.repository.graph import Commit, Row
+from airflow_provider_icechunk.engine.history.graph import Commit, Row
+from airflow_provider_icechunk.engine.maintenance.ages import read_age, read_cutoff
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.format.transactions import Coordinates
-    from airflow_provider_icechunk.repository.history import Diff, SnapshotInfo
-    from airflow_provider_icechunk.storage.observed import Usage
+    from airflow_provider_icechunk.engine.format.model import Coordinates
+    from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+    from airflow_provider_icechunk.engine.history.diff import Diff
+    from airflow_provider_icechunk.engine.storage.observed import Usage
+
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+
+def plain(text: str) -> str:
+    """`text` with everything unprintable escaped, so that it cannot control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def first_line(text: str) -> str:
+    """The first line of a message, escaped."""
+    lines = text.strip().splitlines()
+    return plain(lines[0].rstrip()) if lines else ""
+
+
+def size(number: int) -> str:
+    """A size in bytes for people: `512 B`, `1.2 MB`."""
+    if number < 1000:
+        return f"{number} B"
+    value = float(number)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:,.1f} PB"
+
+
+def number(value: int) -> str:
+    """A number with thousands separators."""
+    return f"{value:,}"
+
+
+def several(count: int, what: str, plural: str | None = None) -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{number(count)} {what if count == 1 else plural or what + 's'}"
+
+
+def shape(lengths: Iterable[int]) -> str:
+    """The shape of an array."""
+    return "(" + ", ".join(map(str, lengths)) + ")"
+
+
+def json_value(value: object) -> Json:
+    """The value in JSON types; what JSON cannot express becomes text."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return {str(key): json_value(one) for key, one in value.items()}
+        case set() | frozenset():
+            return [json_value(one) for one in sorted(value)]
+        case list() | tuple():
+            return [json_value(one) for one in value]
+    return str(value)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def parse_age(text: str) -> timedelta:
+    """An argument type: an age such as `30d`, `12h` or `1d12h`."""
+    try:
+        return read_age(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+
+
+def parse_cutoff(text: str) -> datetime | timedelta:
+    """An argument type: an age, or an ISO 8601 time (UTC unless it names a zone)."""
+    try:
+        return read_cutoff(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+
+
+def show_moment(moment: datetime) -> str:
+    """A time in UTC, to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
 
 _ID = "yellow"
 _BRANCH = "bold green"
@@ -31,7 +120,7 @@ _FAINT = "dim"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table; columns whose title begins with `#` hold numbers and are right-aligned."""
+    """A table; columns whose title starts with `#` hold numbers and are right-aligned."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for title in columns:
         right = title.startswith("#")
@@ -54,17 +143,17 @@ def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def line(text: str) -> Text:
-    """One line of text, made safe."""
+    """One line of text, escaped."""
     return Text(plain(text))
 
 
 def titled(title: str, part: RenderableType) -> RenderableType:
-    """A part under a title of its own, set off from what is above."""
+    """A part under its own title, after an empty line."""
     return Group(Text(""), Text(title, style="bold"), part)
 
 
 def labels(branches: Sequence[str], tags: Sequence[str]) -> Text:
-    """The branches and tags at a snapshot: `(main, tag: v1)`; empty if there are none."""
+    """The branches and tags of a snapshot: `(main, tag: v1)`; empty if there are none."""
     named = [Text(plain(name), style=_BRANCH) for name in branches]
     named += [Text(f"tag: {plain(name)}", style=_TAG) for name in tags]
     if not named:
@@ -92,19 +181,19 @@ def log_lines(rows: Iterable[Row], *, more: bool) -> list[RenderableType]:
     """The history as text."""
     lines: list[RenderableType] = [log_line(row) for row in rows]
     if more:
-        lines.append(Text("There is more: see it with --limit or --all.", style=_FAINT))
+        lines.append(Text("More snapshots exist: use --limit or --all.", style=_FAINT))
     return lines
 
 
 def snapshot(
     info: SnapshotInfo, commit: Commit, changes: Diff | None, *, unknown: str | None = None
 ) -> list[RenderableType]:
-    """One snapshot and what it changed; `unknown` says why that cannot be said."""
+    """One snapshot and what it changed; `unknown` says why the changes are not known."""
     stored = sum(manifest.size_bytes for manifest in info.manifests)
     references = several(sum(one.num_chunk_refs for one in info.manifests), "reference")
     head: list[tuple[str, str | Text]] = [
         ("snapshot", Text.assemble((info.id, _ID), " ", labels(commit.branches, commit.tags))),
-        ("parent", info.parent_id or "none: this is the first one"),
+        ("parent", info.parent_id or "none: this is the first snapshot"),
         ("written", show_moment(info.written_at)),
         ("manifests", f"{several(len(info.manifests), 'file')}, {size(stored)}, {references}"),
     ]
@@ -121,7 +210,7 @@ def snapshot(
 
 
 def difference(changes: Diff) -> list[RenderableType]:
-    """What changed: paths with a sign in front, and how many chunks of which array."""
+    """What changed: paths with a sign, and the number of chunks per array."""
     signs = (
         ("+", "green", changes.new_groups, "group"),
         ("+", "green", changes.new_arrays, "array"),
@@ -145,7 +234,7 @@ def difference(changes: Diff) -> list[RenderableType]:
 
 
 def bounds(places: Coordinates) -> list[tuple[int, int]]:
-    """The smallest box around chunk coordinates: first and last along each dimension."""
+    """The bounding box of chunk coordinates: first and last along each dimension."""
     if not len(places):
         return []
     return list(zip(places.min(0).tolist(), places.max(0).tolist(), strict=True))
@@ -160,7 +249,7 @@ def ranges(box_: Iterable[tuple[int, int]]) -> str:
 def progress_line(
     what: str, usage: Mapping[str, Usage], *, deletes: int | None, seconds: float
 ) -> RenderableType:
-    """How far work on a repository is, by what was asked of its storage."""
+    """Progress on a repository, measured by its storage requests."""
     grid = Table.grid(padding=(0, 1))
     if deletes is not None:
         gone = usage["delete"].requests if "delete" in usage else 0

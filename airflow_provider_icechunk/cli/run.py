@@ -1,6 +1,6 @@
-"""From words to a command, and from what it returns or raises to an exit code.
+"""Parse the command line, run one command, and turn its result or error into an exit code.
 
-0: done. 1: an error of this package, one line on standard error. 2: the command line is wrong.
+0: success. 1: an error of this package, one line on standard error. 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_icechunk.cli import contents, grammar, history, migrate, refs, upkeep
-from airflow_provider_icechunk.cli.screen import Report, Screen, UsageError
-from airflow_provider_icechunk.cli.task import Task
 from airflow_provider_icechunk.exceptions import IcechunkError
 
+from . import contents, grammar, history, maintenance, refs
+from .screen import Report, Screen, Task, UsageError
+
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.storage.base import Storage
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 PROGRAM = "python -m airflow_provider_icechunk"
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -31,6 +31,7 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("show",): history.show,
     ("diff",): history.diff,
     ("tree",): contents.tree,
+    ("coverage",): contents.coverage,
     ("branch", "list"): refs.list_branches,
     ("branch", "create"): refs.create_branch,
     ("branch", "delete"): refs.delete_branch,
@@ -38,11 +39,12 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("tag", "list"): refs.list_tags,
     ("tag", "create"): refs.create_tag,
     ("tag", "delete"): refs.delete_tag,
-    ("expire",): upkeep.expire,
-    ("gc",): upkeep.gc,
-    ("migrate",): migrate.migrate,
-    ("verify",): upkeep.verify,
-    ("stats",): contents.stats,
+    ("expire",): maintenance.expire,
+    ("collect",): maintenance.collect,
+    ("compact",): maintenance.compact,
+    ("migrate",): maintenance.migrate,
+    ("verify",): maintenance.verify,
+    ("measure",): contents.measure,
 }
 
 
@@ -60,8 +62,8 @@ def run(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> int:
-    """Run a command whose arguments are parsed, on the repository that `locate` finds."""
-    from airflow_provider_icechunk.storage.observed import ObservedStorage
+    """Run a command with parsed arguments on the repository that `locate` finds."""
+    from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 
     try:
         task = Task(args, screen, ObservedStorage(locate(args)), now)
@@ -77,7 +79,7 @@ def run(
         _forget_output()
         return FAILED
     except KeyboardInterrupt:
-        screen.complain("interrupted", "stopped on request")
+        screen.complain("interrupted", "interrupted by the user")
         return INTERRUPTED
     if report.problem is not None:
         screen.complain("incomplete", report.problem)
@@ -86,12 +88,12 @@ def run(
 
 
 def locate_repository(args: argparse.Namespace) -> Storage:
-    """The storage at the address on the command line; a relative path starts here."""
-    from airflow_provider_icechunk.storage.locate import locate
+    """The storage at the given address; a relative path is relative to the working directory."""
+    from airflow_provider_icechunk.engine.storage.location import locate
 
     address: str = args.repository
     if not address:
-        raise UsageError("the repository has no address: give a path or an address")
+        raise UsageError("the repository is empty: give a path, file:///path or s3://bucket/prefix")
     if "://" not in address:
         address = str(Path(address).resolve())
     return locate(
@@ -105,7 +107,7 @@ def locate_repository(args: argparse.Namespace) -> Storage:
 
 
 def standard_screen() -> Screen:
-    """The streams of this process; what they cannot encode is escaped instead of refused."""
+    """The streams of this process; characters they cannot encode are escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -113,5 +115,5 @@ def standard_screen() -> Screen:
 
 
 def _forget_output() -> None:
-    """Keep the interpreter from complaining at its end about a reader that went away."""
+    """Keep the interpreter from reporting the closed pipe again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,45 +1,54 @@
-"""What a command sends out: results, questions and progress, each to its own stream.
+"""A command's inputs, and where its results, questions and progress go.
 
-Results go to standard output and nothing else does, so that `--json` can be piped. Colour, cursor
-movements and questions only reach terminals.
+Only results go to standard output, so that `--json` can be piped. Colour, cursor movements and
+questions only go to terminals.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from airflow_provider_icechunk.cli.text import Json, json_value, plain
 from airflow_provider_icechunk.exceptions import MaintenanceError
 
+from .render import Json, json_value, plain, progress_line
+
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.format.generations.base import Generation
+    from rich.console import RenderableType
+
+    from airflow_provider_icechunk.api import Repository
+    from airflow_provider_icechunk.engine.format.generation import Generation
+    from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
+
 
 _UNLIMITED = 10_000
-"""Columns where nobody looks: a file or a pipe gets whole lines."""
+"""Width for files and pipes, which get whole lines."""
 
 
 class UsageError(Exception):
-    """The command line cannot mean anything; the text says what to give."""
+    """The command line is wrong; the text says what to pass instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command has to say, to programs and to people."""
+    """The result of a command, as JSON and as text."""
 
     json: Mapping[str, object]
     body: Sequence[RenderableType] = ()
     problem: str | None = None
-    """Set if the command ran but what it found or left undone is an error: exit code 1."""
+    """Set if the command ran but found or left behind an error: exit code 1."""
     generation: Generation | None = None
-    """Of the repository whose snapshots the body names, for whoever makes links of their ids."""
+    """Generation of the repository, for callers that turn snapshot ids into links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class Screen:
     inp: TextIO
 
     def show(self, report: Report, *, as_json: bool) -> None:
-        """Print a result, all of it: a reader that went away is noticed here."""
+        """Print a result and flush it, so that a closed pipe is noticed here."""
         if as_json:
             self.out.write(to_json(report.json) + "\n")
         else:
@@ -59,25 +68,25 @@ class Screen:
         self.out.flush()
 
     def complain(self, kind: str, message: str) -> None:
-        """One line on standard error."""
+        """Print one line to standard error."""
         self.err.write(f"error [{kind}]: {plain(message)}\n")
 
     @property
     def can_ask(self) -> bool:
-        """Whether somebody could answer."""
+        """Whether a person can answer a question."""
         return self.inp.isatty() and self.err.isatty()
 
     def confirm(self, plan: Sequence[RenderableType], question: str) -> None:
-        """Show a plan and go on only if the answer is yes."""
+        """Show a plan and ask; raises unless the answer is yes."""
         _print(self.err, plan)
         self.err.write(f"{question} [y/N] ")
         self.err.flush()
         if self.inp.readline().strip().lower() not in {"y", "yes"}:
-            raise MaintenanceError("it was not confirmed; nothing was changed")
+            raise MaintenanceError("not confirmed; nothing was changed")
 
     @contextmanager
     def progress(self, state: Callable[[], RenderableType]) -> Iterator[None]:
-        """Keep a line of progress on the terminal while the block runs; it goes away after."""
+        """Show a transient progress line on the terminal while the block runs."""
         if not self.err.isatty():
             yield
             return
@@ -93,7 +102,7 @@ class Screen:
 
 
 def to_json(value: Mapping[str, object]) -> str:
-    """One JSON document in ASCII."""
+    """Encode as one JSON document in ASCII."""
     cleaned: Json = json_value(value)
     return json.dumps(cleaned, indent=2, allow_nan=False)
 
@@ -107,7 +116,7 @@ def _print(stream: TextIO, parts: Sequence[RenderableType]) -> None:
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    # Tables fill their last column with spaces, which nobody wants in a file.
+    # Tables pad their last column with spaces, which are noise in a file.
     stream.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
@@ -122,3 +131,34 @@ def _console(stream: TextIO) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One invocation of a command."""
+
+    args: argparse.Namespace
+    screen: Screen
+    storage: ObservedStorage
+    """The repository's storage; it counts requests, for the progress line."""
+    now: Callable[[], datetime]
+
+    def open(self) -> Repository:
+        """Open the repository; raises `NotFoundError` if there is none."""
+        from airflow_provider_icechunk.api import Repository
+
+        return Repository.open(self.storage)
+
+    @contextmanager
+    def progress(self, what: str, *, deletes: int | None = None) -> Iterator[None]:
+        """Show objects read, or deletes done out of `deletes`, while the block runs."""
+        begun = time.monotonic()
+        self.storage.reset()
+
+        def state() -> RenderableType:
+            return progress_line(
+                what, self.storage.usage, deletes=deletes, seconds=time.monotonic() - begun
+            )
+
+        with self.screen.progress(state):
+            yield

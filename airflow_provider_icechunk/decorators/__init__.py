@@ -1,4 +1,4 @@
-"""`@task` flavours whose function works on a session that is committed when it returns.
+"""`@task` decorators whose function writes to a session that is committed when it returns.
 
-May import `operators` and all that operators may import; the engine inside methods only.
+May import `operators` and whatever operators may import; the engine inside methods only.
 """

@@ -1,181 +1,279 @@
-"""`@task.icechunk`: a function writes into a session, and what it wrote is committed."""
+"""`@task.icechunk`: run a function on a session and commit what it wrote.
+
+The function can get a `Dataset` of one version to read, and can return a `Dataset` to be written.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.reruns import (
-    METADATA_KEY,
-    Attempt,
-    Earlier,
-    OnRerun,
-    attempt_that_made,
-    find_earlier,
-    kept_result,
+from airflow_provider_icechunk.engine.pipelines.reading import (
+    TriggeringEvent,
+    parse_version,
+    pinned,
 )
-from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
-from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
+from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.operators.base import (
+    CommittingOperator,
+    OnConflict,
+    OnExistingLabel,
+    RepositoryOperator,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_icechunk.api import Repository, Session, SnapshotInfo
+    from airflow_provider_icechunk.api import Repository, Session
+    from airflow_provider_icechunk.dataset import IcechunkDataset
+    from airflow_provider_icechunk.engine.pipelines.dataset import Placement
+    from airflow_provider_icechunk.engine.zarr_store.datasets import ZarrWriteModes
 
 INJECTED = ("session", "store")
-"""Parameters of a function that the task fills in: the writable session, and its Zarr store."""
+"""Function parameters that the task fills in: the writable session, and its Zarr store."""
+READ = "dataset"
+"""Function parameter that the task also fills in if `read` is set."""
+PLACE = ("place", "placement")
+"""Function parameters that the task also fills in if `dataset` is set: the part of it that belongs
+to the run, as a `Dataset`, and where that is, as a `Placement`."""
 
-_session: ContextVar[Session] = ContextVar("icechunk_session")
+_given: ContextVar[Mapping[str, Callable[[], Any]]] = ContextVar("icechunk_given")
 
 
-class _IcechunkDecoratedOperator(DecoratedOperator, PythonOperator):
-    """Run a function on a writable session and commit what it wrote, once.
+class _IcechunkDecoratedOperator(
+    CommittingOperator, RepositoryOperator, DecoratedOperator, PythonOperator
+):
+    """Run a function on a writable session and commit what it wrote exactly once.
 
-    :param repository: path below the root of the connection. (templated)
-    :param branch: branch to stand on and to commit to. (templated)
-    :param message: commit message; by default Dag, task and run. (templated)
-    :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
-    :param rebase: whether to move over commits that others made meanwhile.
-    :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
-    :param on_rerun: what a task does that committed and was cleared: `replace` calls the function
-        and commits again, `skip` returns the commit that is there, `always` lets retries commit
-        anew as well.
-    :param icechunk_conn_id: the connection.
+    :param repository: path of the repository, relative to the connection's root; by default that
+        of the dataset. (templated)
+    :param dataset: what the repository has to hold at least, as an IcechunkDataset. A `Dataset`
+        that the function returns is written at the place of the run.
+    :param at: where in the dataset the run belongs, such as `{"time": "{{ ds }}"}`. (templated)
+    :param branch: branch to start from and commit to; by default that of the dataset, or `main`.
+        (templated)
+    :param message: commit message; names DAG, task and run by default. (templated)
+    :param metadata: commit metadata; `airflow` (DAG, run and task) is added. (templated)
+    :param rebase: whether to rebase onto commits that were made in the meantime.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes: `merge` keeps both sides
+        where their order does not matter, `ours` and `theirs` choose between chunks that both
+        sides wrote, `fail` resolves nothing.
+    :param on_chunk_conflict: the earlier name of `on_conflict`.
+    :param on_rerun: what to do if the task committed and was then cleared: `replace` calls the
+        function and commits again, `skip` returns the existing commit, `always` also lets retries
+        commit again.
+    :param read: the version that the function gets as its parameter `dataset`: `True` for the
+        snapshot of the event that started the run, else the head of `branch`; `"event"` for the
+        event's snapshot only; or a mapping with `tag`, `snapshot_id`, or `branch` and `as_of`, and
+        `repository` if it is not the task's. (templated)
+    :param group: the group to read and write. (templated)
+    :param region: where to write a returned `Dataset`, by dimension: a slice, `[start, stop]`, an
+        index, a text like `3:5`, or `auto` to find it by the coordinate. (templated)
+    :param append_dim: the dimension along which to append a returned `Dataset`. (templated)
+    :param mode: how to write a returned `Dataset`, as in Xarray's `to_zarr`.
+    :param encoding: how to store its variables, as in Xarray's `to_zarr`.
+    :param partition_by: a growing dimension whose labels that were written become partition keys of
+        the events of outlets, in Airflow 3.3 and later. Such events start only DAGs that are
+        scheduled by partitions.
+    :param on_existing_label: what to do about a label that another run appended meanwhile: `fail`
+        if both wrote different values there, or `replace` the earlier ones.
+    :param icechunk_conn_id: the Icechunk connection; by default that of the dataset.
     """
 
     custom_operator_name = "@task.icechunk"
     template_fields = (
         *DecoratedOperator.template_fields,
         "repository",
+        "at",
         "branch",
         "message",
         "metadata",
+        "read",
+        "group",
+        "region",
+        "append_dim",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **DecoratedOperator.template_fields_renderers,
+        "at": "json",
         "metadata": "json",
+        "read": "json",
+        "region": "json",
     }
-    operator_extra_links = (IcechunkSnapshotLink(),)
-    ui_color = "#b8dff0"
 
     def __init__(
         self,
         *,
-        repository: str,
         python_callable: Callable[..., Any],
         op_args: Any = None,
         op_kwargs: Any = None,
-        branch: str = "main",
+        repository: str | None = None,
+        dataset: IcechunkDataset | None = None,
+        at: Mapping[str, Any] | str | None = None,
+        branch: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         rebase: bool = True,
-        on_chunk_conflict: OnChunkConflict = "fail",
+        on_conflict: OnConflict = "merge",
+        on_chunk_conflict: OnConflict | None = None,
+        on_existing_label: OnExistingLabel = "fail",
+        partition_by: str | None = None,
         on_rerun: OnRerun = "replace",
-        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        read: bool | str | Mapping[str, Any] | None = None,
+        group: str | None = None,
+        region: str | Mapping[str, Any] | None = None,
+        append_dim: str | None = None,
+        mode: ZarrWriteModes | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.repository = repository
-        self.branch = branch
+        target = target_of(dataset, repository, branch, icechunk_conn_id)
+        where = {"group": group, "region": region, "append_dim": append_dim, "mode": mode}
+        for name, value in where.items():
+            if dataset is not None and value is not None:
+                raise TypeError(f"`dataset` and `at` say where to write: leave out `{name}`")
+        self.dataset = dataset
+        self.at = at
+        self.branch = target.branch
         self.message = message
         self.metadata = metadata
         self.rebase = rebase
+        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
+        self.on_existing_label = on_existing_label
+        self.partition_by = partition_by
         self.on_rerun = on_rerun
-        self.icechunk_conn_id = icechunk_conn_id
+        self.read = read
+        self.group = group
+        self.region = region
+        self.append_dim = append_dim
+        self.mode = mode
+        self.encoding = encoding
         function = {
             "python_callable": python_callable,
             "op_args": op_args,
             "op_kwargs": op_kwargs,
         }
-        super().__init__(kwargs_to_upstream=function, **function, **kwargs)
+        super().__init__(
+            kwargs_to_upstream=function,
+            repository=target.repository,
+            icechunk_conn_id=target.icechunk_conn_id,
+            **function,
+            **kwargs,
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Call the function and commit, unless an earlier attempt of this run did."""
-        attempt = attempt_of(context, self.on_rerun)
-        repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
-        # Opened before the look back: the commit itself looks no further back than its base.
-        session = repository.writable_session(self.branch)
-        earlier = find_earlier(repository, self.branch, attempt)
-        if earlier is not None and earlier.answers:
-            return self._replay(context, earlier)
-        given = _session.set(session)
-        try:
-            result = super().execute(context)
-        finally:
-            _session.reset(given)
-        if not session.has_uncommitted_changes:
-            head = repository.lookup_snapshot(session.snapshot_id)
-            self.log.info("The function wrote nothing: there is nothing to commit")
-            report_to_outlets(self, context, {}, is_new=False)
-            return self._answer(head, committed=False, result=result)
-        info = self._commit(repository, session, context, attempt, earlier, result)
-        if attempt_that_made(info) != attempt.number:
-            # Another attempt was faster, and its commit is the one that counts.
-            return self._replay(context, Earlier.of_this_run(info))
-        superseded = None if earlier is None else earlier.info.id
-        answer = self._answer(info, committed=True, result=result, supersedes=superseded)
-        report_to_outlets(self, context, answer)
-        return answer
+        """Call the function and commit, unless an earlier attempt already did."""
+        from airflow_provider_icechunk.engine.pipelines.transaction import write_session
 
-    def _commit(
-        self,
-        repository: Repository,
-        session: Session,
-        context: Context,
-        attempt: Attempt,
-        earlier: Earlier | None,
-        result: Any,
-    ) -> SnapshotInfo:
-        from airflow_provider_icechunk.hooks.transactions import commit_attempt
+        options = self.commit_options(context)
 
-        ti, task = context["ti"], {**task_metadata(context), **kept_result(result)}
-        return commit_attempt(
-            repository,
-            session,
-            message=self.message or f"{ti.dag_id}.{ti.task_id} in {ti.run_id}",
-            metadata={**(self.metadata or {}), METADATA_KEY: task},
-            attempt=attempt,
-            earlier=earlier,
-            solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
+        # Decided before anything is done: a run without a logical date has no place.
+        if self.dataset is None and self.at is not None:
+            raise InvalidInputError(
+                "`at` says where in a `dataset` the run belongs: give that, too"
+            )
+        place = None if self.dataset is None else self.dataset.place(self.at)
+        repository = self.open_repository_for(self.dataset)
+        # Decided before the function is called, so that a retry that finds nothing reads the same.
+        reading = None if self.read is None else self._reading(context, repository)
+
+        def write(session: Session) -> Any:
+            placement = place and self._ensure(session, place)
+            token = _given.set(
+                {
+                    "session": lambda: session,
+                    "store": lambda: session.store,
+                    READ: lambda: reading and self._dataset(reading),
+                    "place": lambda: placement and self._place(session, placement),
+                    "placement": lambda: placement,
+                }
+            )
+            try:
+                result = super(_IcechunkDecoratedOperator, self).execute(context)
+                return self._written(session, result, placement)
+            finally:
+                _given.reset(token)
+
+        return self.report(
+            context,
+            write_session(
+                repository, self.branch, write, options, appends=self.append_dim is not None
+            ),
         )
 
-    def _replay(self, context: Context, earlier: Earlier) -> dict[str, Any]:
-        """What the attempt returned that committed; one of an earlier run is nothing new."""
-        answer = self._answer(
-            earlier.info,
-            committed=not earlier.is_known,
-            result=earlier.result,
-            supersedes=earlier.supersedes,
-        )
-        report_to_outlets(self, context, answer, is_new=not earlier.is_known)
-        return answer
+    def _reading(self, context: Context, repository: Repository) -> Session:
+        """A session on the version that the function reads."""
+        version = parse_version(self.read, branch=self.branch)
+        version = pinned(version, _events(context), self.repository)
+        if version.repository is not None:
+            repository = self.icechunk_hook().open(version.repository)
+        session = version.session(repository)
+        self.log.info("Reading snapshot %s", session.snapshot_id)
+        return session
 
-    def _answer(
-        self, info: SnapshotInfo, *, committed: bool, result: Any, supersedes: str | None = None
-    ) -> dict[str, Any]:
-        link_snapshot(
-            self,
-            conn_id=self.icechunk_conn_id,
-            repository=self.repository,
-            snapshot_id=info.id,
-        )
-        return {
-            "snapshot_id": info.id,
-            "parent_id": info.parent_id,
-            "branch": self.branch,
-            "committed": committed,
-            "result": result,
-            **({} if supersedes is None else {"supersedes": supersedes}),
-        }
+    def _dataset(self, session: Session) -> Any:
+        from airflow_provider_icechunk.engine.zarr_store.datasets import open_dataset
+
+        return open_dataset(session, self.group or (self.dataset and self.dataset.group) or None)
+
+    def _ensure(self, session: Session, place: Placement) -> Placement:
+        """Make the session hold at least the dataset, up to the place of the run."""
+        from airflow_provider_icechunk.engine.pipelines.declare import ensure
+
+        assert self.dataset is not None
+        return ensure(session, self.dataset, place)
+
+    def _place(self, session: Session, placement: Placement) -> Any:
+        from airflow_provider_icechunk.engine.pipelines.located import open_place
+
+        assert self.dataset is not None
+        return open_place(session, self.dataset, placement)
+
+    def _written(self, session: Session, result: Any, placement: Placement | None) -> Any:
+        """What the task says of what its function returned; a `Dataset` is written."""
+        from airflow_provider_icechunk.engine.zarr_store.datasets import is_dataset, write_dataset
+
+        if is_dataset(result) and self.dataset is not None and placement is not None:
+            from airflow_provider_icechunk.engine.pipelines.located import write_place
+
+            return write_place(session, self.dataset, placement, result)
+        if is_dataset(result):
+            return write_dataset(
+                session,
+                result,
+                group=self.group,
+                region=self.region,
+                mode=self.mode,
+                append_dim=self.append_dim,
+                encoding=self.encoding,
+            )
+        function = inspect.unwrap(self.python_callable)
+        writes_itself = any(name in inspect.signature(function).parameters for name in INJECTED)
+        where = (self.region, self.append_dim, self.mode)
+        if any(one is not None for one in where) or (self.dataset and not writes_itself):
+            raise TypeError(
+                f"{self.task_id} says where a Dataset is written, and its function returned "
+                f"{type(result).__name__}: return a Dataset or a DataArray"
+            )
+        return result
+
+
+def _events(context: Context) -> Iterator[TriggeringEvent]:
+    """The events that started the run."""
+    for asset, events in (context.get("triggering_asset_events") or {}).items():
+        for event in events:
+            uri = getattr(asset, "uri", None) or asset.name
+            yield TriggeringEvent(uri, event.extra or {}, getattr(event, "timestamp", None))
 
 
 def icechunk_task(
@@ -183,20 +281,36 @@ def icechunk_task(
     multiple_outputs: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Make a task of a function that writes into an Icechunk session.
+    """Turn a function that writes to an Icechunk session into a task.
 
-    The function gets the writable session as its parameter `session`, or the Zarr store of it as
-    `store`, which Zarr and Xarray open; its other parameters come from the call. When it returns,
-    what it wrote is committed, over commits that others made meanwhile; an exception leaves nothing
-    behind. The task returns `snapshot_id`, `parent_id`, `branch`, `committed`, and as `result` what
-    the function returned. A retry of a task that committed does not call the function again and
-    returns the same, if the result is small JSON. A task that was cleared calls it again, and also
-    returns as `supersedes` which snapshot it committed before.
+    The function gets the writable session as its parameter `session`, or the session's Zarr store
+    as `store`, which Zarr and Xarray can open; its other parameters come from the call. When it
+    returns, its changes are committed and, if necessary, rebased onto commits made in the meantime;
+    if it raises, nothing is committed. The task returns `snapshot_id`, `parent_id`, `branch`,
+    `committed`, and the function's return value as `result`. A retry of a task that committed does
+    not call the function again and returns the same, if the result is small JSON. A cleared task
+    calls it again and also returns `supersedes`, the snapshot it committed before.
+
+    With `read` it gets one version of the repository as its parameter `dataset`: a read-only, lazy
+    Xarray `Dataset`. A `Dataset` or `DataArray` that it returns is written before the commit: to
+    `region`, to the end of `append_dim`, or as a whole; `result` then has the names of its
+    variables and its sizes.
+
+    With `dataset` and `at` the repository holds at least what is declared, and the function gets
+    the part that belongs to the run as its parameter `place`: an Xarray `Dataset` with its labels
+    and what is stored there now. A `Dataset` that it returns is written there. `placement` has the
+    positions, for functions that write into `store` themselves.
     """
     if python_callable is None:
         return functools.partial(icechunk_task, multiple_outputs=multiple_outputs, **kwargs)
+    reads, places = (kwargs.get(name) is not None for name in ("read", "dataset"))
+    returns = _returns_dataset(python_callable)
+    writes = returns or any(kwargs.get(name) is not None for name in _WHERE)
+    if multiple_outputs is None and returns:
+        # A `Dataset` is a mapping, of which Airflow would make an XCom for each variable.
+        multiple_outputs = False
     decorator: TaskDecorator = task_decorator_factory(
-        python_callable=with_session(python_callable),
+        python_callable=with_session(python_callable, reads=reads, writes=writes, places=places),
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_IcechunkDecoratedOperator,
         **kwargs,
@@ -204,30 +318,56 @@ def icechunk_task(
     return decorator
 
 
-def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without the parameters that the task fills in, as Airflow checks calls."""
+_WHERE = ("dataset", "region", "append_dim", "mode")
+"""Arguments that say where to write a `Dataset` that the function returns."""
+
+
+def with_session(
+    function: Callable[..., Any],
+    *,
+    reads: bool = False,
+    writes: bool = False,
+    places: bool = False,
+) -> Callable[..., Any]:
+    """Wrap the function, hiding the parameters that the task fills in from Airflow's checks.
+
+    :param reads: whether the task also fills in `dataset`, otherwise an ordinary parameter.
+    :param writes: whether it is known to return a `Dataset`, so that it needs no session.
+    :param places: whether the task also fills in `place` and `placement`.
+    """
     signature = inspect.signature(function)
-    wanted = [name for name in INJECTED if name in signature.parameters]
-    if not wanted:
+    injected = (*INJECTED, *((READ,) if reads else ()), *(PLACE if places else ()))
+    wanted = [name for name in injected if name in signature.parameters]
+    called = getattr(function, "__name__", function)
+    if reads and READ not in wanted:
+        raise TypeError(f"{called} has no parameter `{READ}`, but `read` is set: add the parameter")
+    if not wanted and not writes:
         raise TypeError(
-            f"{getattr(function, '__name__', function)} has neither a parameter `session` nor "
-            "`store`, so it could write nothing"
+            f"{called} has no parameter `session` or `store` to write to: add one or, to return a "
+            "Dataset, annotate its return type or set region, append_dim or mode"
         )
-    kept = [one for name, one in signature.parameters.items() if name not in INJECTED]
+    kept = [one for name, one in signature.parameters.items() if name not in injected]
     reduced = signature.replace(parameters=kept)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        session = _session.get()
-        given = {"session": session, "store": session.store}
+        given = _given.get()
         bound = reduced.bind(*args, **kwargs)
-        return function(**{name: given[name] for name in wanted}, **_by_name(bound))
+        return function(**{name: given[name]() for name in wanted}, **by_name(bound))
 
     call.__signature__ = reduced  # type: ignore[attr-defined]
     return call
 
 
-def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+def _returns_dataset(function: Callable[..., Any]) -> bool:
+    """Whether the return type is one of Xarray's, by its name: Dags need not import it."""
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.rpartition(".")[2] in ("Dataset", "DataArray")
+
+
+def by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Arguments of a call by the names of their parameters."""
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:

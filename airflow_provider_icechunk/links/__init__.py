@@ -1,5 +1,4 @@
-"""Buttons on a task's page that lead to what the task made, such as its snapshot.
+"""Links on a task's page to what the task created, such as its snapshot.
 
-May import `hooks` and `airflow`. Links are rendered by the API server: they read XCom, never
-storage.
+May import `hooks` and `airflow`. The API server renders links: they read XCom, never storage.
 """

@@ -1,4 +1,4 @@
-"""From a task to the snapshot it made: a page of this provider in Airflow's own web server."""
+"""The link from a task to its snapshot, a page of this provider in Airflow's web interface."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 PREFIX = "/icechunk"
-"""Where the plugin's pages are below the address of the API server."""
+"""Path of the plugin's pages on the API server."""
 
 _KEPT_IN = "icechunk_snapshot_page"
 
 
 class IcechunkSnapshotLink(BaseOperatorLink):
-    """A button on the page of a task instance that leads to the snapshot.
+    """A button on a task instance's page that opens its snapshot.
 
-    The worker asks for it when the task has ended and keeps the answer in an XCom; the web server
-    only reads that. A task that made no snapshot has no link.
+    The worker computes the link when the task ends and stores it in an XCom, which the web server
+    reads. A task without a snapshot has no link.
     """
 
     name = "Icechunk snapshot"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The address that the task left when it ran."""
+        """The path that the task recorded."""
         del ti_key
         page: str = getattr(operator, _KEPT_IN, "")
         return page
@@ -36,14 +36,14 @@ class IcechunkSnapshotLink(BaseOperatorLink):
 def link_snapshot(
     operator: BaseOperator, *, conn_id: str, repository: str, snapshot_id: str
 ) -> None:
-    """Make the link of a running task lead to a snapshot."""
+    """Point the link of a running task to a snapshot."""
     setattr(operator, _KEPT_IN, snapshot_page(conn_id, repository, snapshot_id))
 
 
 def snapshot_page(conn_id: str, repository: str, snapshot_id: str) -> str:
-    """The path of the page that shows a snapshot, also where Airflow is not at the root of a host.
+    """The path of a snapshot's page, including the path under which Airflow is served.
 
-    A path and no whole address: which host leads to the web server is the browser's business.
+    It names no host: only the browser knows under which one it reaches the web server.
     """
     base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
     query = urlencode({"repository": repository, "version": snapshot_id})

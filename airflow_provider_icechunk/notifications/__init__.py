@@ -1,4 +1,4 @@
-"""What happens when a Dag run or a task ends, beside its tasks.
+"""Callbacks for the end of a DAG run or task.
 
 May import `hooks`, `operators` and `airflow`; the engine inside methods only.
 """

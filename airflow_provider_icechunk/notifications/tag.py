@@ -1,4 +1,4 @@
-"""Tag what a Dag run made when it has succeeded."""
+"""Create a tag when a DAG run succeeds."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseNotifier
 
+from airflow_provider_icechunk.engine.pipelines.publish import create_tag
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.tagging import tag_snapshot
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class IcechunkTagNotifier(BaseNotifier):
-    """Tag the head of a branch; made for the `on_success_callback` of a Dag.
+    """Tag the head of a branch; use it as the `on_success_callback` of a DAG.
 
-    A tag that is there already stays, so that a run that succeeds twice is no failure.
+    An existing tag is kept, so a run that succeeds twice does not fail.
 
-    :param repository: path below the root of the connection. (templated)
-    :param tag: the new tag. (templated)
-    :param branch: the branch whose head is tagged. (templated)
-    :param icechunk_conn_id: the connection.
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param tag: name of the new tag. (templated)
+    :param branch: branch whose head is tagged. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "tag", "branch")
@@ -44,6 +44,5 @@ class IcechunkTagNotifier(BaseNotifier):
         """Tag the head."""
         del context
         repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
-        head = repository.lookup_branch(self.branch)
-        result = tag_snapshot(repository, self.tag, head, if_exists="skip")
-        self.log.info("Tag %s names %s", self.tag, result["snapshot_id"])
+        result = create_tag(repository, self.tag, branch=self.branch, if_exists="skip")
+        self.log.info("Tag %s is at %s", self.tag, result["snapshot_id"])

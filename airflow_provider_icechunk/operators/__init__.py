@@ -1,5 +1,5 @@
-"""One verb each: create, open a session, commit, branch, tag, submit to Spark, maintain.
+"""Operators: create, open a session, commit, branch, tag, submit to Spark, maintain.
 
-An operator holds templated values until `execute`, where it asks a hook and calls the engine. May
+An operator holds templated values until `execute` opens the hook and calls the engine. May
 import `hooks`, `triggers`, `assets`, `links` and `airflow`; the engine inside `execute` only.
 """

@@ -1,32 +1,178 @@
-"""What every operator on one repository has: the repository, and the connection it is below."""
+"""What operators share: the repository, the connection and the identity of the task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, AssetAlias, BaseOperator
 
+from airflow_provider_icechunk.engine.pipelines.growing import no_label
+from airflow_provider_icechunk.engine.pipelines.reruns import (
+    METADATA_KEY,
+    ON_RERUN,
+    Attempt,
+    OnRerun,
+)
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.links.snapshot import link_snapshot
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from airflow.sdk import BaseOperatorLink, Context
+    from jinja2 import Environment
 
     from airflow_provider_icechunk.api import Repository
+    from airflow_provider_icechunk.dataset import IcechunkDataset
+    from airflow_provider_icechunk.engine.pipelines.transaction import CommitOptions, Outcome
 
-_TOLD = ("snapshot_id", "parent_id", "branch", "supersedes")
+
+OnConflict = Literal["merge", "fail", "ours", "theirs"]
+"""What to do about what both sides did: keep both where that is possible, nothing, or choose."""
+OnExistingLabel = Literal["fail", "replace"]
+"""What to do about a label that another run appended meanwhile."""
+
+_DATE_NAMES = re.compile(r"'(ds|ts|logical_date|data_interval|prev_)\w*' is undefined")
+_REPORTED = ("snapshot_id", "parent_id", "branch", "supersedes", "labels")
 
 
-class RepositoryOperator(BaseOperator):
-    """Keep the path of a repository and the connection until `execute` opens it.
+class IcechunkOperator(BaseOperator):
+    """Open a repository and report what was done to it.
 
-    :param repository: path below the root of the connection. (templated)
-    :param icechunk_conn_id: the connection.
+    `execute` of a subclass calls one function of the engine, which makes every decision that
+    depends on the state of the repository.
     """
 
     ui_color = "#d5ecf7"
+    repository: str
+    """Path of the repository, relative to the connection's root."""
+    icechunk_conn_id: str
+
+    def icechunk_hook(self) -> IcechunkHook:
+        """The hook of the connection."""
+        return IcechunkHook(self.icechunk_conn_id)
+
+    def open_repository(self) -> Repository:
+        """Open the repository; raises `NotFoundError` if there is none. Call it once."""
+        return self.icechunk_hook().open(self.repository)
+
+    def open_repository_for(self, dataset: IcechunkDataset | None) -> Repository:
+        """The repository; one that a dataset is declared in is created if it is missing."""
+        if dataset is None:
+            return self.open_repository()
+        repository, is_new = self.icechunk_hook().create_or_find(self.repository)
+        if is_new:
+            self.log.info("Created the repository %s", self.repository)
+        return repository
+
+    def render_template_fields(
+        self, context: Context, jinja_env: Environment | None = None
+    ) -> None:
+        """Fill in templates; says what to do about `at` in a run without a logical date."""
+        from jinja2.exceptions import UndefinedError
+
+        try:
+            super().render_template_fields(context, jinja_env)
+        except UndefinedError as error:
+            # Airflow leaves out the names, and with its strict templates they are not even empty.
+            if getattr(self, "at", None) and _DATE_NAMES.search(str(error)):
+                raise no_label("at") from error
+            raise
+
+    def link_to(self, snapshot_id: str) -> None:
+        """Point the task's link to a snapshot of the repository."""
+        link_snapshot(
+            self,
+            conn_id=self.icechunk_conn_id,
+            repository=self.repository,
+            snapshot_id=snapshot_id,
+        )
+
+    def report(self, context: Context, outcome: Outcome) -> dict[str, Any]:
+        """Log the outcome, link to it and emit asset events; returns the task's result.
+
+        The `extra` of an asset event holds `snapshot_id`, `parent_id`, `branch` and, if there are
+        any, `supersedes`, the `labels` of a dataset that were written and the `partition_key` of
+        the run. With `partition_by` the labels of that dimension are the event's partition keys.
+        An outcome that is not new emits no event.
+        """
+        result = outcome.result
+        self.log.info("Result: %s", {name: result[name] for name in _REPORTED if name in result})
+        if result["snapshot_id"] is not None:
+            self.link_to(result["snapshot_id"])
+        if outcome.is_new:
+            reported = {name: result[name] for name in _REPORTED if name in result}
+            key = context.get("partition_key")
+            if key:
+                reported["partition_key"] = key
+            for outlet in self.outlets:
+                if isinstance(outlet, Asset):
+                    event = context["outlet_events"][outlet]
+                    event.extra.update(reported)
+                    self._add_partitions(event, result)
+        else:
+            # Airflow emits an event for each outlet a task has when it ends, but for an alias only
+            # if the task added one.
+            self.outlets = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
+        return result
+
+    def _add_partitions(self, event: Any, result: Mapping[str, Any]) -> None:
+        """Make the labels that were written partition keys of an event, if that is asked for."""
+        dim = getattr(self, "partition_by", None)
+        labels = result.get("labels", {}).get(dim, ()) if dim else ()
+        if not labels:
+            return
+        add = getattr(event, "add_partitions", None)
+        if add is None:
+            raise InvalidInputError(
+                "partition_by needs an Airflow whose events have partition keys, 3.3 or later: "
+                "leave it out, and use the labels in the event's extra"
+            )
+        add(list(labels))
+
+
+class CommittingOperator(IcechunkOperator):
+    """An operator that commits, in the way its arguments say."""
+
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (IcechunkSnapshotLink(),)
+    ui_color = "#b8dff0"
+    message: str | None
+    metadata: Mapping[str, Any] | None
+    on_rerun: OnRerun
+    rebase: bool = False
+    on_conflict: OnConflict = "merge"
+    on_chunk_conflict: OnConflict | None = None
+    """The earlier name of `on_conflict`; it wins where it is given."""
+    on_existing_label: OnExistingLabel = "fail"
+    partition_by: str | None = None
+    """A growing dimension: its labels that were written become partition keys of events."""
+
+    def commit_options(self, context: Context, message: str | None = None) -> CommitOptions:
+        """How the current attempt commits; without a message it names the DAG, task and run."""
+        from airflow_provider_icechunk.engine.commit.merge import solver_for
+        from airflow_provider_icechunk.engine.pipelines.transaction import CommitOptions
+
+        ti = context["ti"]
+        solver = solver_for(self.on_chunk_conflict or self.on_conflict, self.on_existing_label)
+        return CommitOptions(
+            attempt_of(context, self.on_rerun),
+            self.message or message or f"{ti.dag_id}.{ti.task_id} in {ti.run_id}",
+            {**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
+            solver if self.rebase else None,
+        )
+
+
+class RepositoryOperator(IcechunkOperator):
+    """An operator whose arguments name its repository.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
+    """
 
     def __init__(
         self,
@@ -39,52 +185,90 @@ class RepositoryOperator(BaseOperator):
         self.repository = repository
         self.icechunk_conn_id = icechunk_conn_id
 
-    def open_repository(self) -> Repository:
-        """The repository; a missing one is a `NotFoundError`."""
-        return IcechunkHook(self.icechunk_conn_id).open(self.repository)
 
-    def link_to(self, snapshot_id: str) -> None:
-        """Make the task's link lead to a snapshot of the repository."""
-        link_snapshot(
-            self,
-            conn_id=self.icechunk_conn_id,
-            repository=self.repository,
-            snapshot_id=snapshot_id,
-        )
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an operator works."""
+
+    repository: str
+    branch: str
+    icechunk_conn_id: str
+
+
+def target_of(
+    dataset: IcechunkDataset | None,
+    repository: str | None,
+    branch: str | None,
+    icechunk_conn_id: str | None,
+) -> Target:
+    """What was given; what was not is the dataset's, or the default."""
+    if dataset is None and repository is None:
+        raise InvalidInputError("an operator needs a `repository` or a `dataset`, which has one")
+    return Target(
+        repository if repository is not None else cast("IcechunkDataset", dataset).repository,
+        branch or ("main" if dataset is None else dataset.branch),
+        icechunk_conn_id
+        or (IcechunkHook.default_conn_name if dataset is None else dataset.icechunk_conn_id),
+    )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the choices."""
+    """Refuse a value that is not one of the choices."""
     if value not in choices:
         known = ", ".join(map(repr, choices))
-        raise InvalidInputError(f"{name} is one of {known}, not {value!r}")
+        raise InvalidInputError(f"{name} must be one of {known}, not {value!r}")
 
 
-def report_to_outlets(
-    task: BaseOperator, context: Context, committed: Mapping[str, Any], *, is_new: bool = True
-) -> None:
-    """Put a new snapshot into the events of the assets that a task declares as outlets.
+_CLOCKS_DIFFER = timedelta(hours=1)
 
-    Consumers find `snapshot_id`, `parent_id`, `branch` and, if there is one, `supersedes` in the
-    `extra` of the event. A snapshot that is not new makes no event.
+
+def task_identity(context: Context) -> str:
+    """DAG, run, task and map index: the same for every attempt of a task instance."""
+    ti = context["ti"]
+    index = -1 if ti.map_index is None else ti.map_index
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{index}"
+
+
+def attempt_of(context: Context, on_rerun: OnRerun = "replace") -> Attempt:
+    """The attempt that runs in this context."""
+    check_choice("on_rerun", on_rerun, ON_RERUN)
+    ti = context["ti"]
+    retries = getattr(getattr(ti, "task", None), "retries", None) or 0
+    most = getattr(ti, "max_tries", None) or 0
+    return Attempt(
+        task_identity(context),
+        run=most,
+        number=ti.try_number,
+        is_rerun=most > retries,
+        is_first=ti.try_number <= most - retries + 1,
+        since=_earliest_start(context),
+        on_rerun=on_rerun,
+    )
+
+
+def task_metadata(context: Context) -> dict[str, Any]:
+    """The committing task, for a snapshot's metadata; `logical_date` only if the run has one."""
+    ti = context["ti"]
+    index = -1 if ti.map_index is None else ti.map_index
+    date = context.get("logical_date")
+    return {
+        "dag_id": ti.dag_id,
+        "run_id": ti.run_id,
+        "task_id": ti.task_id,
+        "map_index": index,
+        "try_number": ti.try_number,
+        **({} if date is None else {"logical_date": date.isoformat()}),
+    }
+
+
+def _earliest_start(context: Context) -> datetime | None:
+    """The time before which the task cannot have committed, if known.
+
+    For a first attempt that is its own start. Later ones use the time after which the run may
+    start, minus possible clock skew: clearing a run moves its actual start.
     """
-    from airflow.sdk import Asset
-
-    if not is_new:
-        report_nothing(task)
-        return
-    told = {name: committed[name] for name in _TOLD if name in committed}
-    for outlet in task.outlets:
-        if isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra.update(told)
-
-
-def report_nothing(task: BaseOperator) -> None:
-    """Let a running task end well without an event for its outlets, because nothing is new.
-
-    Airflow makes an event for each outlet that a task has when it ends; aliases have events only
-    where a task adds some.
-    """
-    from airflow.sdk import AssetAlias
-
-    task.outlets = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]
+    ti, run = context["ti"], context.get("dag_run")
+    if ti.try_number <= 1 and getattr(ti, "start_date", None) is not None:
+        start: datetime = ti.start_date
+        return start
+    return None if run is None else run.run_after - _CLOCKS_DIFFER

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_icechunk.exceptions import AlreadyExistsError, Kind, NotFoundError
-from airflow_provider_icechunk.operators.base import RepositoryOperator, check_choice
+from airflow_provider_icechunk.engine.pipelines.publish import (
+    create_branch,
+    delete_branch,
+    reset_branch,
+)
+
+from .base import RepositoryOperator, check_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_icechunk.api import Repository
 
 
 class IcechunkCreateBranchOperator(RepositoryOperator):
     """Create a branch at a snapshot, or at the head of another branch.
 
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.branch import IcechunkCreateBranchOperator
+
+        with DAG("branches") as dag:
+            IcechunkCreateBranchOperator(task_id="stage", repository="weather", branch="staging")
+
     Returns `branch`, `snapshot_id` and `created`.
 
-    :param repository: path below the root of the connection. (templated)
-    :param branch: the new branch. (templated)
-    :param from_branch: the branch at whose head it begins. (templated)
-    :param snapshot_id: the snapshot at which it begins instead. (templated)
-    :param if_exists: an existing branch is an `error`, kept as it is (`skip`), or moved to where a
-        new one would begin (`reset`): what was only on it is lost. Only `reset` gives every attempt
-        of a task the same start.
-    :param icechunk_conn_id: the connection.
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param branch: name of the new branch. (templated)
+    :param from_branch: branch at whose head it starts. (templated)
+    :param snapshot_id: the snapshot at which it starts instead. (templated)
+    :param if_exists: an existing branch is an `error`, kept (`skip`), or moved to where a new one
+        would start (`reset`), which drops the commits that only it has. Only with `reset` does
+        every attempt of a task start from the same state.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "branch", "from_branch", "snapshot_id")
@@ -46,42 +58,45 @@ class IcechunkCreateBranchOperator(RepositoryOperator):
         self.if_exists = if_exists
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Create the branch and say where it is."""
+        """Create the branch; returns its snapshot."""
         del context
         check_choice("if_exists", self.if_exists, ("error", "skip", "reset"))
-        repository = self.open_repository()
-        start = repository.read_snapshot_id(
-            self.snapshot_id or repository.lookup_branch(self.from_branch)
+        result = create_branch(
+            self.open_repository(),
+            self.branch,
+            from_branch=self.from_branch,
+            snapshot_id=self.snapshot_id,
+            if_exists=self.if_exists,
         )
-        try:
-            repository.create_branch(self.branch, start)
-        except AlreadyExistsError:
-            if self.if_exists == "error":
-                raise
-            return self._keep_or_reset(repository, start)
-        self.log.info("Created branch %s at %s", self.branch, start)
-        return {"branch": self.branch, "snapshot_id": start, "created": True}
-
-    def _keep_or_reset(self, repository: Repository, start: str) -> dict[str, Any]:
-        head = repository.lookup_branch(self.branch)
-        if self.if_exists == "reset" and head != start:
-            repository.reset_branch(self.branch, start, from_snapshot_id=head)
-            self.log.info("Branch %s was at %s and is at %s now", self.branch, head, start)
-            head = start
-        return {"branch": self.branch, "snapshot_id": head, "created": False}
+        self.log.info("Branch: %s", result)
+        return result
 
 
 class IcechunkResetBranchOperator(RepositoryOperator):
-    """Move a branch to any snapshot; what only it had is lost from view.
+    """Move a branch to any snapshot; commits that only it had become unreachable.
 
-    Returns `branch`, `snapshot_id` and `was`: where to move it back to.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.branch import IcechunkResetBranchOperator
+
+        with DAG("roll_back", params={"snapshot_id": ""}) as dag:
+            IcechunkResetBranchOperator(
+                task_id="reset",
+                repository="weather",
+                branch="main",
+                snapshot_id="{{ params.snapshot_id }}",
+            )
+
+    Returns `branch`, `snapshot_id` and `was`, the snapshot it was at.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
     :param branch: the branch to move. (templated)
-    :param snapshot_id: where to. (templated)
-    :param from_snapshot_id: where it has to be now; elsewhere it stays, and `ConflictError` is
-        raised, unless it is at `snapshot_id` already. (templated)
-    :param icechunk_conn_id: the connection.
+    :param snapshot_id: the new head. (templated)
+    :param from_snapshot_id: the expected current head; any other one, except `snapshot_id`, is a
+        `ConflictError`. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "branch", "snapshot_id", "from_snapshot_id")
@@ -100,28 +115,36 @@ class IcechunkResetBranchOperator(RepositoryOperator):
         self.from_snapshot_id = from_snapshot_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Move the branch, unless an earlier attempt did."""
+        """Move the branch, unless an earlier attempt already did."""
         del context
-        repository = self.open_repository()
-        was = repository.lookup_branch(self.branch)
-        target = repository.read_snapshot_id(self.snapshot_id)
-        if was != target:
-            expected = self.from_snapshot_id or was
-            repository.reset_branch(self.branch, target, from_snapshot_id=expected)
-            self.log.info("Branch %s was at %s and is at %s", self.branch, was, target)
-        return {"branch": self.branch, "snapshot_id": target, "was": was}
+        result = reset_branch(
+            self.open_repository(),
+            self.branch,
+            self.snapshot_id,
+            from_snapshot_id=self.from_snapshot_id,
+        )
+        self.log.info("Branch: %s", result)
+        return result
 
 
 class IcechunkDeleteBranchOperator(RepositoryOperator):
-    """Delete a branch; its snapshots stay until they are collected. `main` cannot be deleted.
+    """Delete a branch; its snapshots remain until collected. `main` cannot be deleted.
+
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.branch import IcechunkDeleteBranchOperator
+
+        with DAG("clean_up") as dag:
+            IcechunkDeleteBranchOperator(task_id="drop", repository="weather", branch="staging")
 
     Returns `branch`, `deleted` and `was`, the snapshot it was at.
 
-    :param repository: path below the root of the connection. (templated)
-    :param branch: the branch. (templated)
-    :param missing_ok: whether a branch that is not there counts as deleted, as it is for a task
-        that runs again.
-    :param icechunk_conn_id: the connection.
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param branch: the branch to delete. (templated)
+    :param missing_ok: whether to succeed if the branch does not exist, as after a rerun.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "branch")
@@ -134,13 +157,6 @@ class IcechunkDeleteBranchOperator(RepositoryOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Delete the branch."""
         del context
-        repository = self.open_repository()
-        try:
-            was = repository.lookup_branch(self.branch)
-            repository.delete_branch(self.branch)
-        except NotFoundError as error:
-            if error.kind is not Kind.BRANCH_NOT_FOUND or not self.missing_ok:
-                raise
-            return {"branch": self.branch, "deleted": False, "was": None}
-        self.log.info("Deleted branch %s, which was at %s", self.branch, was)
-        return {"branch": self.branch, "deleted": True, "was": was}
+        result = delete_branch(self.open_repository(), self.branch, missing_ok=self.missing_ok)
+        self.log.info("Branch: %s", result)
+        return result

@@ -1,103 +1,87 @@
-"""Commit what the writers of a session left."""
+"""Commit what tasks wrote to a session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun, find_earlier
-from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
-from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
+from .base import CommittingOperator, OnConflict, OnExistingLabel
+from .session import SessionOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class IcechunkCommitOperator(BaseOperator):
-    """Merge the fragments of a session and commit them once, however often the task is retried.
+class IcechunkCommitOperator(CommittingOperator, SessionOperator):
+    """Merge the fragments of a session and commit them exactly once, even if the task is retried.
 
-    Returns `snapshot_id`, `parent_id`, `branch`, `chunks` and, if a run again committed in the
-    place of an earlier snapshot, `supersedes`; all but the chunks are also in the events of assets
-    that the task declares as outlets.
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
+        from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
+
+        with DAG("write") as dag:
+            opened = IcechunkOpenSessionOperator(task_id="open", repository="weather")
+            IcechunkCommitOperator(task_id="commit", session=opened.output, message="new day")
+
+    Returns `snapshot_id`, `parent_id`, `branch`, `chunks` and, if a rerun replaced an earlier
+    snapshot, `supersedes`; all but `chunks` are also in the events of the task's outlets.
 
     :param session: what IcechunkOpenSessionOperator returned. (templated)
     :param message: commit message. (templated)
-    :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
-    :param rebase: whether to move over commits that others made meanwhile.
-    :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
-    :param fragments: writers whose fragments must be there and are merged, and no others; by
-        default all that left one. (templated)
-    :param on_rerun: what a task does that committed and was cleared: `replace` commits anew,
-        `skip` returns the commit that is there, `always` lets retries commit anew as well.
+    :param metadata: commit metadata; `airflow` (DAG, run and task) is added. (templated)
+    :param rebase: whether to rebase onto commits that were made in the meantime.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes: `merge` keeps both sides
+        where their order does not matter, `ours` and `theirs` choose between chunks that both
+        sides wrote, `fail` resolves nothing.
+    :param on_chunk_conflict: the earlier name of `on_conflict`.
+    :param on_existing_label: what to do about a label that another run appended meanwhile to a
+        dimension without steps: `fail` if both wrote different values there, or `replace` them.
+    :param fragments: the writers whose fragments to merge, all of which must exist; by default
+        every writer that left one. (templated)
+    :param on_rerun: what to do if the task committed and was then cleared: `replace` commits again,
+        `skip` returns the existing commit, `always` also lets retries commit again.
+    :param partition_by: a growing dimension whose labels that were written become partition keys of
+        the events of outlets, in Airflow 3.3 and later. Such events start only DAGs that are
+        scheduled by partitions.
     """
 
     template_fields = ("session", "message", "metadata", "fragments")
     template_fields_renderers: ClassVar[dict[str, str]] = {"session": "json", "metadata": "json"}
-    operator_extra_links = (IcechunkSnapshotLink(),)
-    ui_color = "#b8dff0"
 
     def __init__(
         self,
         *,
-        session: Mapping[str, Any] | str,
         message: str,
         metadata: Mapping[str, Any] | None = None,
         rebase: bool = True,
-        on_chunk_conflict: OnChunkConflict = "fail",
+        on_conflict: OnConflict = "merge",
+        on_chunk_conflict: OnConflict | None = None,
+        on_existing_label: OnExistingLabel = "fail",
         fragments: Sequence[str] | None = None,
         on_rerun: OnRerun = "replace",
+        partition_by: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.session = session
         self.message = message
         self.metadata = metadata
         self.rebase = rebase
+        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
+        self.on_existing_label = on_existing_label
         self.fragments = fragments
         self.on_rerun = on_rerun
+        self.partition_by = partition_by
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Commit, or find the commit that an earlier attempt made."""
-        from airflow_provider_icechunk.hooks.transactions import (
-            base_of,
-            commit_session,
-            replayed,
-            work_of,
-        )
-        from airflow_provider_icechunk.spark.specification import parse_session
+        """Commit, or return the commit of an earlier attempt."""
+        from airflow_provider_icechunk.engine.pipelines.transaction import commit_session
 
-        session = parse_session(
-            self.session if isinstance(self.session, str) else dict(self.session)
-        )
-        work, attempt = work_of(session), attempt_of(context, self.on_rerun)
-        solver = solver_for(self.on_chunk_conflict) if self.rebase else None
-        repository = IcechunkHook(session.conn_id).open(session.repository)
-        earlier = find_earlier(repository, work.branch, attempt, base=base_of(work))
-        if earlier is not None and earlier.answers:
-            committed = replayed(repository, earlier, work.branch)
-        else:
-            committed = commit_session(
-                repository,
-                work,
-                message=self.message,
-                metadata={**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
-                attempt=attempt,
-                earlier=earlier,
-                solver=solver,
-                writers=self.fragments,
-            )
-        link_snapshot(
-            self,
-            conn_id=session.conn_id,
-            repository=session.repository,
-            snapshot_id=committed["snapshot_id"],
-        )
-        is_new = earlier is None or not earlier.is_known
-        report_to_outlets(self, context, committed, is_new=is_new)
-        return dict(committed)
+        options = self.commit_options(context)
+        outcome = commit_session(*self.open_session(), options, writers=self.fragments)
+        return self.report(context, outcome)

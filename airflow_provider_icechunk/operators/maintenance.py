@@ -1,4 +1,4 @@
-"""Keep a repository small and sound: expire, collect, rewrite manifests, verify, measure."""
+"""Maintain a repository: expire, collect, compact, rewrite, verify, measure."""
 
 from __future__ import annotations
 
@@ -6,41 +6,54 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_icechunk.engine.maintenance.ages import (
+    SAFE_AGE,
+    OlderThan,
+    read_age,
+    safe_cutoff,
+)
+from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import MaintenanceError
-from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, OlderThan, read_age, safe_cutoff
-from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun, find_earlier
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
-from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
-from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
+
+from .base import CommittingOperator, RepositoryOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SAMPLE = 20
-"""How many entries of a long list a result holds beside their number."""
+"""How many entries of a long list a result contains."""
 
 
-class IcechunkExpireSnapshotsOperator(RepositoryOperator):
-    """Take old snapshots out of the history; their objects wait for the garbage collection.
+class IcechunkExpireOperator(RepositoryOperator):
+    """Remove old snapshots from the history; garbage collection deletes their objects later.
 
-    Returns `dry_run`, `older_than`, `expired` (how many leave the history; a head that stays is
-    none of them), `snapshots` (the first of them), `deleted_branches` and `deleted_tags`.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param older_than: snapshots written before this time, or of this age, may go: a `datetime`, a
-        `timedelta`, or a text like `30d` or `2026-01-31T12:00:00Z`. (templated)
-    :param keep_last: how many snapshots every branch keeps at least, however old they are.
-        (templated)
-    :param delete_expired_branches: whether branches go whose newest snapshot is that old; `main`
-        never does.
-    :param delete_expired_tags: the same for tags.
-    :param minimum_age: a cut-off younger than this is refused. (templated)
-    :param dry_run: report what would go and change nothing. (templated)
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkExpireSnapshotsOperator
+
+        with DAG("expire") as dag:
+            IcechunkExpireSnapshotsOperator(
+                task_id="expire", repository="weather", older_than="30d"
+            )
+
+    Returns `dry_run`, `older_than`, `expired` (how many snapshots were removed), `snapshots` (the
+    first of them), `deleted_branches` and `deleted_tags`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param older_than: cut-off for the snapshots to remove, as a time or an age: a `datetime`, a
+        `timedelta`, or a string like `30d` or `2026-01-31T12:00:00Z`. (templated)
+    :param keep_last: how many snapshots each branch keeps regardless of age. (templated)
+    :param delete_expired_branches: whether to delete branches whose head expired; never `main`.
+    :param delete_expired_tags: whether to delete tags of expired snapshots.
+    :param minimum_age: refuse a more recent cut-off than this. (templated)
+    :param dry_run: report what would happen and change nothing. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "older_than", "keep_last", "minimum_age", "dry_run")
-    # Hides a method of the base class that renders templates and that Airflow 3 never calls.
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
@@ -63,7 +76,7 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Expire, or say what would expire."""
+        """Expire, or report what would expire."""
         del context
         from airflow_provider_icechunk.api import RetentionPolicy
 
@@ -73,11 +86,8 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         policy = RetentionPolicy(
             cutoff, keep_last, self.delete_expired_branches, self.delete_expired_tags
         )
-        repository = self.open_repository()
-        plan = repository.plan_expiration(policy)
-        if not dry_run:
-            plan = repository.carry_out_expiration(plan)
-        expired = [plan.show(identity) for identity in plan.leaving]
+        plan = self.open_repository().expire(policy, dry_run=dry_run)
+        expired = [plan.format_id(identity) for identity in plan.leaving]
         deleted = [ref for ref in plan.refs if ref.delete]
         self.log.info(
             "%d snapshots before %s %s",
@@ -95,27 +105,40 @@ class IcechunkExpireSnapshotsOperator(RepositoryOperator):
         }
 
 
-class IcechunkGarbageCollectOperator(RepositoryOperator):
+IcechunkExpireSnapshotsOperator = IcechunkExpireOperator
+"""The official name."""
+
+
+class IcechunkCollectOperator(RepositoryOperator):
     """Delete objects that no branch or tag reaches and that are old enough.
 
-    What a running session has written and not yet committed is protected by its age and, after a
-    quarter of an hour, by its lease; one that wrote nothing for longer than a day is refused its
-    commit if it was collected. The store's own clock counts. Returns
-    `dry_run`, `older_than`, the number of deleted objects of each kind and `bytes_deleted`; an
-    object that could not be deleted fails the task, which can run again. `older_than` is the
-    cut-off that was used: earlier than asked for if the store's clock is behind or a lease says so.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param older_than: objects stored before this time, or of this age, may go; by default of
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkGarbageCollectOperator
+
+        with DAG("collect") as dag:
+            IcechunkGarbageCollectOperator(task_id="collect", repository="weather")
+
+    Uncommitted data of a running session is protected by its age and, after 15 minutes, by its
+    lease; a session that wrote nothing for more than a day cannot commit if its data was collected.
+    Ages are measured by the store's clock. Returns `dry_run`, `older_than`, the number of deleted
+    objects of each kind and `bytes_deleted`; if an object cannot be deleted, the task fails and can
+    be retried. The returned `older_than` is the cut-off used, which a lease or a slow store clock
+    can move back.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param older_than: cut-off for the objects to delete, as a time or an age; by default
         `minimum_age`. (templated)
-    :param minimum_age: a cut-off younger than this is refused; lower it only if nobody writes.
+    :param minimum_age: refuse a more recent cut-off than this; lower it only if nobody writes.
         (templated)
-    :param dry_run: report what would go and change nothing. (templated)
-    :param icechunk_conn_id: the connection.
+    :param dry_run: report what would happen and change nothing. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "older_than", "minimum_age", "dry_run")
-    # Hides a method of the base class that renders templates and that Airflow 3 never calls.
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
@@ -132,11 +155,11 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Collect, or say what would be collected."""
+        """Collect, or report what would be collected."""
         del context
         least = read_age(self.minimum_age)
         cutoff = safe_cutoff(self.older_than, least, now=datetime.now(UTC))
-        summary = self.open_repository().garbage_collect(
+        summary = self.open_repository().collect(
             cutoff, dry_run=read_flag("dry_run", self.dry_run), minimum_age=least
         )
         if summary.plan is not None:
@@ -145,8 +168,8 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         self.log.info("Garbage collection: %s", result)
         if summary.plan is not None and summary.plan.leases:
             self.log.info(
-                "%d sessions or jobs that began before the cut-off may still run: it was moved "
-                "back to the beginning of the oldest",
+                "%d sessions or jobs from before the cut-off may still be running: it was moved "
+                "back to the start of the oldest",
                 summary.plan.leases,
             )
         if summary.problem is not None:
@@ -155,23 +178,108 @@ class IcechunkGarbageCollectOperator(RepositoryOperator):
         return result
 
 
-class IcechunkRewriteManifestsOperator(RepositoryOperator):
-    """Write all manifests of a branch anew by the configuration in force, as one commit.
+IcechunkGarbageCollectOperator = IcechunkCollectOperator
+"""The official name."""
 
-    Returns `snapshot_id`, `parent_id`, `branch` and, if a run again committed in the place of an
-    earlier snapshot, `supersedes`. No data changes.
 
-    :param repository: path below the root of the connection. (templated)
-    :param branch: the branch. (templated)
+class IcechunkCompactOperator(CommittingOperator, RepositoryOperator):
+    """Pack neighbouring small chunks of a branch into larger files, as one commit.
+
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkCompactOperator
+
+        with DAG("compact") as dag:
+            IcechunkCompactOperator(task_id="compact", repository="weather")
+
+    Values do not change, and chunks written in the meantime keep their new values. The old files
+    remain until their snapshots have expired and been collected. Returns `dry_run`, `snapshot_id`
+    (`None` if there was nothing to pack, which emits no asset event), `parent_id`, `branch`, the
+    numbers of `chunks`, `bytes` and `files` moved, the number of chunks `skipped` because they
+    changed in the meantime and, if a rerun replaced an earlier snapshot, `supersedes`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param branch: the branch to compact. (templated)
+    :param rules: which chunks to pack and how large packed files become, in bytes: `small`,
+        `target`, `enough` and `inline_from`, as in `CompactionRules`. (templated)
     :param message: commit message. (templated)
-    :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
-    :param on_rerun: what a task does that committed and was cleared: `replace` rewrites anew,
-        `skip` returns the commit that is there, `always` lets retries rewrite anew as well.
-    :param icechunk_conn_id: the connection.
+    :param metadata: commit metadata; `airflow` (DAG, run and task) is added. (templated)
+    :param dry_run: report what would happen and change nothing. (templated)
+    :param on_rerun: what to do if the task committed and was then cleared: `replace` compacts
+        again, `skip` returns the existing commit, `always` also lets retries compact again.
+    :param icechunk_conn_id: the Icechunk connection.
+    """
+
+    template_fields = ("repository", "branch", "rules", "message", "metadata", "dry_run")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"rules": "json", "metadata": "json"}
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
+    dry_run: bool | str  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        rules: Mapping[str, int | str] | None = None,
+        message: str = "compact small chunks",
+        metadata: Mapping[str, Any] | None = None,
+        dry_run: bool | str = False,
+        on_rerun: OnRerun = "replace",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.rules = rules
+        self.message = message
+        self.metadata = metadata
+        self.dry_run = dry_run
+        self.on_rerun = on_rerun
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Compact, unless an earlier attempt already did, or report what would move."""
+        from airflow_provider_icechunk.engine.maintenance.compact import CompactionRules
+        from airflow_provider_icechunk.engine.pipelines.transaction import compact
+
+        dry_run = read_flag("dry_run", self.dry_run)
+        rules = {name: read_count(name, value) for name, value in (self.rules or {}).items()}
+        options = self.commit_options(context)
+        outcome = compact(
+            self.open_repository(),
+            self.branch,
+            options,
+            rules=CompactionRules.of(rules),
+            dry_run=dry_run,
+        )
+        self.log.info("Compaction: %s", outcome.result)
+        return {"dry_run": dry_run, **self.report(context, outcome)}
+
+
+class IcechunkRewriteManifestsOperator(CommittingOperator, RepositoryOperator):
+    """Rewrite all manifests of a branch with the current configuration, as one commit.
+
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkRewriteManifestsOperator
+
+        with DAG("rewrite") as dag:
+            IcechunkRewriteManifestsOperator(task_id="rewrite", repository="weather")
+
+    No data changes. Returns `snapshot_id`, `parent_id`, `branch` and, if a rerun replaced an
+    earlier snapshot, `supersedes`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param branch: the branch to rewrite. (templated)
+    :param message: commit message. (templated)
+    :param metadata: commit metadata; `airflow` (DAG, run and task) is added. (templated)
+    :param on_rerun: what to do if the task committed and was then cleared: `replace` rewrites
+        again, `skip` returns the existing commit, `always` also lets retries rewrite again.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "branch", "message", "metadata")
-    operator_extra_links = (IcechunkSnapshotLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
     def __init__(
@@ -190,41 +298,31 @@ class IcechunkRewriteManifestsOperator(RepositoryOperator):
         self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Rewrite, unless an earlier attempt did."""
-        from airflow_provider_icechunk.hooks.transactions import superseding
-        from airflow_provider_icechunk.repository.session import TOKEN_KEY
+        """Rewrite, unless an earlier attempt already did."""
+        from airflow_provider_icechunk.engine.pipelines.transaction import rewrite_manifests
 
-        attempt = attempt_of(context, self.on_rerun)
-        repository = self.open_repository()
-        earlier = find_earlier(repository, self.branch, attempt)
-        if earlier is not None and earlier.answers:
-            info, superseded = earlier.info, earlier.supersedes
-        else:
-            superseded = None if earlier is None else earlier.info.id
-            metadata = {**(self.metadata or {}), METADATA_KEY: task_metadata(context)}
-            identity = repository.rewrite_manifests(
-                self.message,
-                branch=self.branch,
-                metadata={**superseding(metadata, earlier), TOKEN_KEY: attempt.token},
-            )
-            info = repository.lookup_snapshot(identity)
-        self.link_to(info.id)
-        result = {"snapshot_id": info.id, "parent_id": info.parent_id, "branch": self.branch}
-        if superseded is not None:
-            result["supersedes"] = superseded
-        is_new = earlier is None or not earlier.is_known
-        report_to_outlets(self, context, result, is_new=is_new)
-        return result
+        options = self.commit_options(context)
+        outcome = rewrite_manifests(self.open_repository(), self.branch, options)
+        return self.report(context, outcome)
 
 
 class IcechunkVerifyOperator(RepositoryOperator):
-    """Check that everything that branches and tags need is there and fits together.
+    """Check that all objects branches and tags need exist and are consistent.
 
-    Returns `ok`, `checked`, `errors` and `warnings` (how many) and `findings` (the worst of them).
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param fail_on_errors: whether the task fails if something is lost.
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkVerifyOperator
+
+        with DAG("verify") as dag:
+            IcechunkVerifyOperator(task_id="verify", repository="weather")
+
+    Returns `ok`, `checked`, the numbers of `errors` and `warnings`, and the worst `findings`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param fail_on_errors: whether the task fails if errors are found.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository",)
@@ -256,12 +354,21 @@ class IcechunkVerifyOperator(RepositoryOperator):
 
 
 class IcechunkMeasureOperator(RepositoryOperator):
-    """How much a repository holds, and how much of it a garbage collection could free.
+    """Measure a repository, and how much of it garbage collection could free.
 
-    Returns `snapshots` (how many), and sizes by `branches`, `tags` and `files` (folder).
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.maintenance import IcechunkMeasureOperator
+
+        with DAG("measure") as dag:
+            IcechunkMeasureOperator(task_id="measure", repository="weather")
+
+    Returns the number of `snapshots`, and sizes by `branches`, `tags` and `files` (folders).
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository",)
@@ -280,17 +387,19 @@ class IcechunkMeasureOperator(RepositoryOperator):
 
 
 def read_count(name: str, value: int | str | None) -> int | None:
-    """A number that may have come out of a template as text; refuses any other text."""
+    """An integer, which a template may have rendered as text."""
     if value is None or isinstance(value, int):
         return value
     text = value.strip()
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise MaintenanceError(f"{name} is a number, not {value[:100]!r}; nothing was changed")
+        raise MaintenanceError(
+            f"{name} must be an integer, not {value[:100]!r}; nothing was changed"
+        )
     return int(text)
 
 
 def read_flag(name: str, value: bool | str) -> bool:
-    """A switch that may have come out of a template as text; refuses what is neither."""
+    """A boolean, which a template may have rendered as text."""
     if isinstance(value, bool):
         return value
     match value.strip().lower():
@@ -298,4 +407,6 @@ def read_flag(name: str, value: bool | str) -> bool:
             return True
         case "false":
             return False
-    raise MaintenanceError(f"{name} is true or false, not {value[:100]!r}; nothing was changed")
+    raise MaintenanceError(
+        f"{name} must be true or false, not {value[:100]!r}; nothing was changed"
+    )

@@ -1,13 +1,13 @@
-"""Move a repository up to a newer generation of the format."""
+"""Migrate a repository to a newer generation of the format."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.exceptions import NotFoundError
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.operators.base import RepositoryOperator
-from airflow_provider_icechunk.operators.maintenance import read_flag
+
+from .base import RepositoryOperator
+from .maintenance import read_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,26 +18,34 @@ _SAMPLE = 20
 
 
 class IcechunkMigrateOperator(RepositoryOperator):
-    """Bring a repository to a newer generation of the format, in place.
+    """Migrate a repository to a newer generation of the format, in place.
 
-    Run it while nobody writes: what sessions that were opened before commit meanwhile is brought
-    over, and once the old references are fenced their commits fail. A task that died is simply run
-    again; one that runs on a migrated repository does nothing. Returns `from`, `to`, `dry_run`,
-    `migrated`, how many snapshots, branches, tags, manifests and chunk files there are, `removed`,
-    `leftovers`, `fenced`, `new_ids` (how many snapshots got another id) and `ids` (the first of
-    them).
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param to: the generation, `1` or `2`; never an older one than it has. (templated)
-    :param dry_run: report what would be done and change nothing. (templated)
-    :param remove_old: delete the old entry point and old files at the end. (templated)
-    :param fence_old: keep programs that know only the old generation from opening the old entry
-        point; `False` takes a fence away that is there. (templated)
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.migrate import IcechunkMigrateOperator
+
+        with DAG("migrate") as dag:
+            IcechunkMigrateOperator(task_id="plan", repository="weather", to="2", dry_run=True)
+
+    Run it while nobody writes: commits of already open sessions are carried over until the old
+    references are fenced, and fail from then on. If the task dies, run it again; on a migrated
+    repository it does nothing. Returns `from`, `to`, `dry_run`, `migrated`, the numbers of
+    snapshots, branches, tags, manifests and chunk files, `removed`, `leftovers`, `fenced`,
+    `new_ids` (how many snapshots got a new id) and `ids` (the first of them).
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param to: target generation, `1` or `2`; never older than the current one. (templated)
+    :param dry_run: report what would happen and change nothing. (templated)
+    :param remove_old: delete the old entry point and files at the end. (templated)
+    :param fence_old: keep programs that only know the old generation from using the old entry
+        point; `False` removes an existing fence. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "to", "dry_run", "remove_old", "fence_old")
-    # Hides a method of the base class that renders templates and that Airflow 3 never calls.
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
@@ -56,23 +64,23 @@ class IcechunkMigrateOperator(RepositoryOperator):
         self.fence_old = fence_old
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Migrate, or say what would be done."""
+        """Migrate, or report what would happen."""
         del context
         from airflow_provider_icechunk.api import migrate
 
-        hook = IcechunkHook(self.icechunk_conn_id)
+        hook = self.icechunk_hook()
         try:
-            # By its storage: one that lost its newest entry point cannot be opened, but migrated.
+            # Through the storage: a repository without its newest entry point cannot be opened.
             result = migrate(
                 hook.storage(self.repository),
                 self.to,
                 dry_run=read_flag("dry_run", self.dry_run),
                 remove_old=read_flag("remove_old", self.remove_old),
                 fence_old=read_flag("fence_old", self.fence_old),
-                progress=self._tell,
+                progress=self._log_progress,
             ).as_dict()
         except NotFoundError:
-            hook.open(self.repository)  # which says what to do where there is none
+            hook.open(self.repository)  # raises an error that says what to do
             raise
         ids = result["ids"]
         assert isinstance(ids, dict)
@@ -81,7 +89,7 @@ class IcechunkMigrateOperator(RepositoryOperator):
         self.log.info("Migration: %s", {key: result[key] for key in result if key != "ids"})
         return result
 
-    def _tell(self, progress: MigrationProgress) -> None:
+    def _log_progress(self, progress: MigrationProgress) -> None:
         self.log.info(
             "%s: %d of %s, %d bytes",
             progress.step.value,

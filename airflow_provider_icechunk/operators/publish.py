@@ -1,49 +1,70 @@
-"""Publish a branch: the last step of write, audit, publish."""
+"""Publish a branch: the last step of write-audit-publish."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.hooks.reruns import METADATA_KEY, OnRerun
-from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
-from airflow_provider_icechunk.operators.base import RepositoryOperator, report_to_outlets
-from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
+from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
+
+from .base import CommittingOperator, OnConflict, OnExistingLabel, RepositoryOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class IcechunkPublishOperator(RepositoryOperator):
-    """Bring what a staging branch has to another branch, all of it at once.
+class IcechunkPublishOperator(CommittingOperator, RepositoryOperator):
+    """Publish the changes of a staging branch to another branch in one step.
 
-    The other branch is moved forward if it stood still, so that readers get the very snapshot that
-    was audited. If others committed to it meanwhile, the changes are committed on top of theirs as
-    one commit. What is published already is not published again, and then there is no event for
-    the outlets. Returns `snapshot_id`, `parent_id`, `branch`,
-    `source_snapshot_id`, `how`: `fast_forward`, `rebase` or `already_there`, and, if a run again
-    committed in the place of an earlier snapshot, `supersedes`.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
+
+        with DAG("publish") as dag:
+            IcechunkPublishOperator(
+                task_id="publish", repository="weather", source="staging", target="main"
+            )
+
+    If the target did not move, it is fast-forwarded, so that readers get exactly the audited
+    snapshot. Otherwise, with `rebase`, the changes are committed on top of it as one commit.
+    Changes that are already published are not published again and emit no asset event. Returns
+    `snapshot_id`, `parent_id`, `branch`, `source_snapshot_id`, `how` (`fast_forward`, `commit`,
+    `rebase` or `already_there`) and, if a rerun replaced an earlier snapshot, `supersedes`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
     :param source: the branch that was written and audited. (templated)
     :param target: the branch that readers use. (templated)
-    :param snapshot_id: the snapshot that was audited; later ones on `source` are not published.
-        By default the head of `source`. (templated)
-    :param rebase: whether a target that moved meanwhile is acceptable; otherwise that is a
-        `ConflictError`, because what readers would get is not exactly what was audited.
-    :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
+    :param snapshot_id: the audited snapshot, by default the head of `source`; later ones on
+        `source` are not published. (templated)
+    :param checks: what `IcechunkCheckOperator` returned for that snapshot. Only checked data is
+        published, as one commit with the report in its metadata. (templated)
+    :param rebase: whether to rebase onto commits that were made in the meantime; by default they
+        are a `ConflictError`, because readers would get something that was not audited.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes: `merge` keeps both sides
+        where their order does not matter, `ours` and `theirs` choose between chunks that both
+        sides wrote, `fail` resolves nothing.
+    :param on_chunk_conflict: the earlier name of `on_conflict`.
+    :param on_existing_label: what to do about a label that another run appended meanwhile to a
+        dimension without steps: `fail` if both wrote different values there, or `replace` them.
     :param message: message of the commit that a rebase makes. (templated)
     :param metadata: metadata of that commit. (templated)
-    :param on_rerun: about that commit, for a task that was cleared: `replace` publishes what is new
-        on `source`, `skip` nothing, `always` commits the changes once more even if they are there.
-    :param icechunk_conn_id: the connection.
+    :param on_rerun: what to do if the task made that commit and was then cleared: `replace`
+        publishes what is new on `source`, `skip` nothing, `always` commits the changes again.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
-    template_fields = ("repository", "source", "target", "snapshot_id", "message", "metadata")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
-    operator_extra_links = (IcechunkSnapshotLink(),)
-    ui_color = "#b8dff0"
+    template_fields = (
+        "repository",
+        "source",
+        "target",
+        "snapshot_id",
+        "checks",
+        "message",
+        "metadata",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"checks": "json", "metadata": "json"}
 
     def __init__(
         self,
@@ -51,8 +72,11 @@ class IcechunkPublishOperator(RepositoryOperator):
         source: str,
         target: str = "main",
         snapshot_id: str | None = None,
+        checks: Mapping[str, Any] | str | None = None,
         rebase: bool = False,
-        on_chunk_conflict: OnChunkConflict = "fail",
+        on_conflict: OnConflict = "merge",
+        on_chunk_conflict: OnConflict | None = None,
+        on_existing_label: OnExistingLabel = "fail",
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         on_rerun: OnRerun = "replace",
@@ -62,33 +86,27 @@ class IcechunkPublishOperator(RepositoryOperator):
         self.source = source
         self.target = target
         self.snapshot_id = snapshot_id
+        self.checks = checks
         self.rebase = rebase
+        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
+        self.on_existing_label = on_existing_label
         self.message = message
         self.metadata = metadata
         self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish, or find that it is published."""
-        from airflow_provider_icechunk.hooks.publishing import pinned_snapshot, publish
+        """Publish, unless it is already published."""
+        from airflow_provider_icechunk.engine.pipelines.publish import publish
 
-        solver = solver_for(self.on_chunk_conflict)
-        attempt = attempt_of(context, self.on_rerun)
-        repository = self.open_repository()
-        published = publish(
-            repository,
-            pinned_snapshot(repository, self.source, self.snapshot_id),
+        options = self.commit_options(context, f"publish {self.source}")
+        outcome = publish(
+            self.open_repository(),
+            self.source,
+            options,
             target=self.target,
-            message=self.message or f"publish {self.source}",
-            metadata={**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
-            attempt=attempt,
-            solver=solver if self.rebase else None,
+            audited=self.snapshot_id,
+            checks=self.checks,
         )
-        self.log.info(
-            "%s is at %s (%s)", published["branch"], published["snapshot_id"], published["how"]
-        )
-        self.link_to(published["snapshot_id"])
-        # A retry may find what the attempt before it published and could not tell of any more.
-        is_new = published["how"] != "already_there" or not attempt.is_first
-        report_to_outlets(self, context, published, is_new=is_new)
-        return dict(published)
+        self.log.info("Published by %s", outcome.result["how"])
+        return self.report(context, outcome)

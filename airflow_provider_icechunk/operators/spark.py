@@ -1,83 +1,134 @@
-"""One task for a whole transaction with Spark: open, submit, commit."""
+"""A whole Spark transaction in one task: open, submit, commit."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.reruns import (
-    METADATA_KEY,
-    Attempt,
-    Earlier,
-    OnRerun,
-    find_earlier,
+from airflow_provider_icechunk import exceptions
+from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
+from airflow_provider_icechunk.exceptions import (
+    IcechunkError,
+    InvalidInputError,
+    SessionError,
+    TaskError,
 )
-from airflow_provider_icechunk.hooks.solvers import OnChunkConflict, solver_for
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
-from airflow_provider_icechunk.operators.base import report_to_outlets
-from airflow_provider_icechunk.operators.identity import attempt_of, task_metadata
+from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 from airflow_provider_icechunk.spark import APPLICATION
+
+from .base import CommittingOperator, OnConflict, OnExistingLabel, RepositoryOperator, target_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_icechunk.api import Repository
+    from airflow_provider_icechunk.dataset import IcechunkDataset
+    from airflow_provider_icechunk.engine.pipelines.transaction import OpenTransaction
 
 SESSION_KEY = "icechunk_session"
-"""Where the task's state store keeps the session that the submitted job writes into."""
+"""Key of the submitted job's session in the task's state store."""
 _DRIVER_STATUS_KEY = getattr(SparkSubmitOperator, "_K8S_DRIVER_STATUS_KEY", "k8s_driver_status")
 
 
-@dataclass(frozen=True, slots=True)
-class _Transaction:
-    """What an attempt has opened."""
+class IcechunkSparkSubmitOperator(CommittingOperator, RepositoryOperator, SparkSubmitOperator):
+    """Open a session, run a Spark job that writes to it, and commit exactly once.
 
-    repository: Repository
-    attempt: Attempt
-    earlier: Earlier | None
-    """The commit of an earlier run of the task, whose place the one of this run takes."""
-    session: dict[str, Any]
+    .. code-block:: python
 
+        from airflow.sdk import DAG
 
-class IcechunkSparkSubmitOperator(SparkSubmitOperator):
-    """Open a session, let a Spark job write into it, and commit what it wrote, once.
+        from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 
-    A job that outlives its worker, where Spark's deploy mode allows it, is found again by the next
-    attempt and its session is committed. Otherwise the next attempt begins with a new session, and
-    what the lost job still writes is never merged. A task that was cleared submits its job anew.
-    Takes all arguments of `SparkSubmitOperator`. Returns `snapshot_id`, `parent_id`, `branch`,
-    `chunks` and, if a run again committed in the place of an earlier snapshot, `supersedes`.
+        with DAG("fill") as dag:
+            IcechunkSparkSubmitOperator(
+                task_id="fill",
+                repository="weather",
+                arrays=[{"path": "t2m", "shape": [365, 90, 180], "dtype": "float32"}],
+                writes=[{"array": "t2m", "generator": "temperature"}],
+                message="a year",
+            )
 
-    :param repository: path below the root of the connection. (templated)
-    :param writes: what the application has to write. That of this provider takes a list of objects
-        of three kinds: without `kind`, `array` and `generator`, which fills an array, or a `region`
-        of it; `kind: files`, whose values are copied into an `array`; and `kind: virtual`, files
-        whose chunks are referred to, below the URLs in `authorize`. (templated)
-    :param branch: branch to stand on and to commit to. (templated)
-    :param arrays: arrays the session has to have, as for IcechunkOpenSessionOperator. (templated)
-    :param message: commit message; by default Dag, task and run. (templated)
-    :param metadata: metadata of the commit; `airflow` is added: who committed. (templated)
-    :param rebase: whether to move over commits that others made meanwhile.
-    :param on_chunk_conflict: with `rebase`, what to do about a chunk that both sides wrote.
-    :param on_rerun: what a task does that committed and was cleared: `replace` writes and commits
-        anew, `skip` returns the commit that is there, `always` lets retries commit anew as well.
-        Files that are appended, without `start`, are refused instead of being appended twice.
-    :param application: the application; by default that of this provider. It gets the session and
-        `writes` as a JSON text, after its own `application_args`. (templated)
-    :param icechunk_conn_id: the connection.
+    The user's own function, one day for each run, in any order and at the same time:
+
+    .. code-block:: python
+
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
+        from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
+
+        weather = IcechunkDataset(
+            "weather",
+            dims={"time": Growing(start="2026-01-01", every="1D"), "x": 180},
+            variables={"t2m": Variable("float32", ("time", "x"))},
+        )
+        with DAG("weather") as dag:
+            IcechunkSparkSubmitOperator(
+                task_id="write",
+                dataset=weather,
+                at={"time": "{{ ds }}"},
+                function="weather_jobs.t2m:field",
+                arguments={"model": "ifs"},
+                py_files="weather_jobs.zip",
+            )
+
+    If Spark's deploy mode lets a job outlive its worker, the next attempt finds the job again and
+    commits its session. Otherwise the next attempt opens a new session, and what the lost job still
+    writes is never merged. A cleared task submits its job again. Takes all arguments of
+    `SparkSubmitOperator`. Returns `snapshot_id`, `parent_id`, `branch`, `chunks` and, if a rerun
+    replaced an earlier snapshot, `supersedes`.
+
+    :param repository: path of the repository, relative to the connection's root; the dataset's by
+        default. (templated)
+    :param dataset: what the session needs at least, as an IcechunkDataset. A missing repository is
+        created.
+    :param at: where in the dataset the run belongs, such as `{"time": "{{ ds }}"}`; also a list of
+        labels, or `{"from": first, "until": end}` without the end. (templated)
+    :param function: `package.module:name` of a function that executors call as
+        `name(region, **arguments)` for the run's part of the dataset; it returns the values.
+        (templated)
+    :param arguments: arguments of the function, or of your own script. (templated)
+    :param variables: what the function fills, by default all variables of the dataset.
+    :param writes: what the application writes. This provider's application takes four kinds of
+        objects: without `kind`, `function` and `array` or `variables`, or `generator` and `array`,
+        fill arrays or a `region` of them; `kind: files` copies values of files into an `array`;
+        `kind: virtual` references chunks of files under the URLs in `authorize`. (templated)
+    :param branch: branch to start from and commit to; the dataset's by default, or `main`.
+        (templated)
+    :param arrays: arrays the session needs, as for IcechunkOpenSessionOperator. (templated)
+    :param message: commit message; names DAG, task and run by default. (templated)
+    :param metadata: commit metadata; `airflow` (DAG, run and task) is added. (templated)
+    :param rebase: whether to rebase onto commits that were made in the meantime.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes: `merge` keeps both sides
+        where their order does not matter, `ours` and `theirs` choose between chunks that both
+        sides wrote, `fail` resolves nothing.
+    :param on_chunk_conflict: the earlier name of `on_conflict`.
+    :param on_existing_label: what to do about a label that another run appended meanwhile to a
+        dimension without steps: `fail` if both wrote different values there, or `replace` them.
+    :param on_rerun: what to do if the task committed and was then cleared: `replace` writes and
+        commits again, `skip` returns the existing commit, `always` also lets retries commit again.
+        Files to append, which have no `start`, are refused rather than appended twice.
+    :param partition_by: a growing dimension whose labels that were written become partition keys of
+        the events of outlets, in Airflow 3.3 and later. Such events start only DAGs that are
+        scheduled by partitions.
+    :param application: the application, by default this provider's. It gets the session and
+        `writes` as one JSON argument after `application_args`. (templated)
+    :param icechunk_conn_id: the Icechunk connection; the dataset's by default.
     """
 
     template_fields = (
         *SparkSubmitOperator.template_fields,
         "repository",
+        "at",
+        "function",
+        "arguments",
         "writes",
         "branch",
         "arrays",
@@ -85,156 +136,239 @@ class IcechunkSparkSubmitOperator(SparkSubmitOperator):
         "metadata",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
+        "at": "json",
+        "arguments": "json",
         "writes": "json",
         "arrays": "json",
         "metadata": "json",
     }
     operator_extra_links = (*SparkSubmitOperator.operator_extra_links, IcechunkSnapshotLink())
-    ui_color = "#b8dff0"
 
     def __init__(
         self,
         *,
-        repository: str,
+        repository: str | None = None,
+        dataset: IcechunkDataset | None = None,
+        at: Mapping[str, Any] | str | None = None,
+        function: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        variables: Sequence[str] | None = None,
         writes: Sequence[Mapping[str, Any]] = (),
-        branch: str = "main",
+        branch: str | None = None,
         arrays: Sequence[Mapping[str, Any]] = (),
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         rebase: bool = True,
-        on_chunk_conflict: OnChunkConflict = "fail",
+        on_conflict: OnConflict = "merge",
+        on_chunk_conflict: OnConflict | None = None,
+        on_existing_label: OnExistingLabel = "fail",
         on_rerun: OnRerun = "replace",
+        partition_by: str | None = None,
         application: str = APPLICATION,
-        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(application=application, **kwargs)
-        self.repository = repository
+        target = target_of(dataset, repository, branch, icechunk_conn_id)
+        kwargs.setdefault("name", "{{ dag.dag_id }}.{{ task.task_id }}")
+        super().__init__(
+            application=application,
+            repository=target.repository,
+            icechunk_conn_id=target.icechunk_conn_id,
+            **kwargs,
+        )
+        self.dataset = dataset
+        self.at = at
+        self.function = function
+        self.arguments = arguments
+        self.variables = variables
         self.writes = writes
-        self.branch = branch
+        self.branch = target.branch
         self.arrays = arrays
         self.message = message
         self.metadata = metadata
         self.rebase = rebase
+        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
+        self.on_existing_label = on_existing_label
         self.on_rerun = on_rerun
-        self.icechunk_conn_id = icechunk_conn_id
-        self._transaction: _Transaction | None = None
+        self.partition_by = partition_by
+        self._submitted: dict[str, Any] | None = None
         self._knows_old_job = False
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Write and commit, or find the commit that an earlier attempt made."""
-        from airflow_provider_icechunk.hooks.transactions import open_session, replayed
-
-        solver_for(self.on_chunk_conflict)
-        attempt = attempt_of(context, self.on_rerun)
-        self._check_spark_connection()
-        hook = IcechunkHook(self.icechunk_conn_id)
-        repository = hook.open(self.repository)
-        earlier = find_earlier(repository, self.branch, attempt)
-        if earlier is not None and earlier.answers:
-            return self._report(context, earlier, dict(replayed(repository, earlier, self.branch)))
-        self._refuse_second_append(earlier)
-        self._forget_other_runs(context, attempt)
-        session = open_session(
-            hook,
-            self.repository,
-            repository,
-            branch=self.branch,
-            job=f"{attempt.identity}/{attempt.number}",
-            arrays=self.arrays,
-            again=attempt.is_rerun,
+        """Write and commit, or return the commit of an earlier attempt."""
+        from airflow_provider_icechunk.engine.pipelines.transaction import (
+            Outcome,
+            begin,
+            commit_transaction,
         )
-        self._transaction = _Transaction(repository, attempt, earlier, session)
-        job = json.dumps({"session": session, "writes": list(self.writes)})
-        self.application_args = [*(self.application_args or []), job]
-        super().execute(context)
-        return self._report(context, earlier, self._commit(context))
+        from airflow_provider_icechunk.spark.submit import appends
+
+        options = self.commit_options(context)
+        _check_short_form(self.dataset, self.at, self.function, self.variables, self.writes)
+        self._check_spark_connection()
+        hook = self.icechunk_hook()
+        repository = self.open_repository_for(self.dataset)
+        begun = begin(
+            repository,
+            options.attempt,
+            branch=self.branch,
+            arrays=self.arrays,
+            appends=any(appends(write) for write in self.writes),
+            dataset=self.dataset,
+            at=self.at,
+        )
+        if isinstance(begun, Outcome):
+            return self.report(context, begun)
+        session = hook.describe_session(
+            self.repository, begun.work, dataset=self.dataset, placement=begun.placement
+        )
+        try:
+            self._submit(context, options.attempt.token, session)
+        except Exception as error:
+            own = job_error(repository, begun.work.job, error)
+            if own is None:
+                raise
+            raise own from error
+        outcome = commit_transaction(repository, self._as_written(context, begun), options)
+        return self.report(context, outcome)
 
     def submit_job(self, context: Context) -> str | None:
-        """Remember the session of the job, then submit it."""
+        """Store the session of the job, then submit it."""
         self._knows_old_job = False
-        store, made = context.get("task_state_store"), self._transaction
-        if store is not None and made is not None:
-            store.set(SESSION_KEY, {"token": made.attempt.token, "session": made.session})
+        store = context.get("task_state_store")
+        if store is not None and self._submitted is not None:
+            store.set(SESSION_KEY, self._submitted)
         return super().submit_job(context)
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
-        """Ask for the job that an earlier attempt submitted."""
+        """Get the status of the job that an earlier attempt submitted."""
         self._knows_old_job = True
         return super().get_job_status(external_id, context)
 
-    def _refuse_second_append(self, earlier: Earlier | None) -> None:
-        from airflow_provider_icechunk.hooks.transactions import append_refusal
-        from airflow_provider_icechunk.spark.specification import appends
+    def _submit(self, context: Context, token: str, session: dict[str, Any]) -> None:
+        """Submit the job and wait for it, or for the job of an earlier attempt."""
+        self._forget_other_runs(context, token)
+        self._submitted = {"token": token, "session": session}
+        job = json.dumps({"session": session, **self._work()})
+        self.application_args = [*(self.application_args or []), job]
+        super().execute(context)
 
-        if earlier is not None and any(appends(write) for write in self.writes):
-            raise append_refusal(earlier)
+    def _work(self) -> dict[str, Any]:
+        """What the application gets beside the session."""
+        if self.function is None:
+            given = {} if self.arguments is None else {"arguments": dict(self.arguments)}
+            return {"writes": list(self.writes), **given}
+        assert self.dataset is not None
+        names = self.dataset.variables if self.variables is None else self.variables
+        write = {
+            "variables": [self.dataset.path(name) for name in names],
+            "function": self.function,
+            "arguments": dict(self.arguments or {}),
+        }
+        return {"writes": [write]}
 
-    def _forget_other_runs(self, context: Context, attempt: Attempt) -> None:
-        """Forget the job of a run before the task was cleared, which would count as this one's.
-
-        Airflow keeps the state of a task when it is cleared.
-        """
+    def _forget_other_runs(self, context: Context, token: str) -> None:
+        """Drop the job of a previous run: clearing a task does not clear its state."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(SESSION_KEY)
         if store is None or stored is None:
             return
-        if not isinstance(stored, dict) or stored.get("token") != attempt.token:
+        if not isinstance(stored, dict) or stored.get("token") != token:
             for key in (SESSION_KEY, self.external_id_key, _DRIVER_STATUS_KEY):
                 store.delete(key)
 
-    def _commit(self, context: Context) -> dict[str, Any]:
-        from airflow_provider_icechunk.hooks.transactions import commit_session, work_of
-        from airflow_provider_icechunk.spark.specification import parse_session
+    def _fill_in(self, connection: Any) -> None:
+        """Settings that nobody should have to know; whoever gives them knows better."""
+        quiet = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
+        if (connection.host or "").startswith("local"):
+            # Each driver would look for a port of its own, and gives up after sixteen.
+            quiet["spark.ui.enabled"] = "false"
+        self.conf = {**quiet, **(self.conf or {})}
+        if not _is_cluster_mode(connection, getattr(self, "_deploy_mode", None)):
+            self.env_vars = {"PYSPARK_DRIVER_PYTHON": sys.executable, **(self.env_vars or {})}
 
-        assert self._transaction is not None
-        ti = context["ti"]
-        committed = commit_session(
-            self._transaction.repository,
-            work_of(parse_session(self._written_session(context))),
-            message=self.message or f"{ti.dag_id}.{ti.task_id} in {ti.run_id}",
-            metadata={**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
-            attempt=self._transaction.attempt,
-            earlier=self._transaction.earlier,
-            solver=solver_for(self.on_chunk_conflict) if self.rebase else None,
-        )
-        return dict(committed)
+    def _as_written(self, context: Context, begun: OpenTransaction) -> OpenTransaction:
+        """The session of the finished job: this attempt's, or the one it found running."""
+        from airflow_provider_icechunk.engine.pipelines.description import parse_session
+        from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 
-    def _written_session(self, context: Context) -> dict[str, Any]:
-        """The session of the job that ended: of this attempt's, or of the one it found running."""
-        assert self._transaction is not None
         if not self._knows_old_job:
-            return self._transaction.session
+            return begun
         store = context.get("task_state_store")
         stored = None if store is None else store.get(SESSION_KEY)
         session = stored.get("session") if isinstance(stored, dict) else None
         if not isinstance(session, dict):
             raise SessionError(
-                "the job of an earlier attempt has ended, but which session it wrote into is not "
-                "known any more; clear the task's state and run it again"
+                "the job of an earlier attempt finished, but its session is no longer known; clear "
+                "the task's state and run it again"
             )
-        return session
-
-    def _report(
-        self, context: Context, earlier: Earlier | None, result: dict[str, Any]
-    ) -> dict[str, Any]:
-        link_snapshot(
-            self,
-            conn_id=self.icechunk_conn_id,
-            repository=self.repository,
-            snapshot_id=result["snapshot_id"],
-        )
-        is_new = earlier is None or not earlier.is_known
-        report_to_outlets(self, context, result, is_new=is_new)
-        return result
+        return replace(begun, work=WorkUnit.from_json(parse_session(session).work_unit))
 
     def _check_spark_connection(self) -> None:
-        """Refuse a missing connection, for which the Spark provider would silently take YARN."""
+        """Refuse a missing connection, because the Spark provider would silently use YARN."""
         try:
-            BaseHook.get_connection(self._conn_id)
+            self._fill_in(BaseHook.get_connection(self._conn_id))
         except AirflowNotFoundException:
             raise InvalidInputError(
-                f"there is no Spark connection {self._conn_id!r}: create it, or name another with "
-                "conn_id"
+                f"no Spark connection {self._conn_id!r}: create it, or pass another one as conn_id"
             ) from None
+
+
+def _is_cluster_mode(connection: Any, chosen: str | None) -> bool:
+    """Whether the driver runs somewhere else, where there may be another Python."""
+    mode = chosen or connection.extra_dejson.get("deploy-mode")
+    return bool(mode == "cluster")
+
+
+def job_error(repository: Repository, job: str, error: Exception) -> IcechunkError | None:
+    """The job's own account of why it failed, and what Spark said after it; `None` without one."""
+    from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+
+    folder = JobFolder(repository.storage, job)
+    reports = (folder.result(writer) or {} for writer in folder.reporters())
+    said = next((text for report in reports if isinstance(text := report.get("error"), str)), None)
+    if said is None:
+        return None
+    name, _, message = said.partition(": ")
+    kind = getattr(exceptions, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, IcechunkError)):
+        kind, message = TaskError, said
+    text = f"{message}\nSpark says: {error}"
+    try:
+        return kind(text)
+    except TypeError:
+        # Some errors carry more than a message, which has not come along.
+        return TaskError(text)
+
+
+def _check_short_form(
+    dataset: IcechunkDataset | None,
+    at: Mapping[str, Any] | str | None,
+    function: str | None,
+    variables: Sequence[str] | None,
+    writes: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse what can never work, before anything is done."""
+    if dataset is None:
+        given = {"at": at, "function": function, "variables": variables}
+        wrong = [name for name, value in given.items() if value is not None]
+        if wrong:
+            raise InvalidInputError(
+                f"{wrong[0]}= says something about a dataset: give dataset= as well, or name "
+                "functions and regions in writes="
+            )
+        return
+    if function is not None and writes:
+        raise InvalidInputError("give either function=, or writes=, where each entry may have one")
+    if dataset.growing and at is None:
+        raise InvalidInputError(
+            f"at= has to say where on {', '.join(map(repr, dataset.growing))} a run belongs, such "
+            f'as {{"{next(iter(dataset.growing))}": "{{{{ ds }}}}"}}'
+        )
+    unknown = [name for name in variables or () if name not in dataset.variables]
+    if unknown:
+        raise InvalidInputError(
+            f"variables= names {unknown[0]!r}; the dataset has "
+            f"{', '.join(map(repr, dataset.variables))}"
+        )

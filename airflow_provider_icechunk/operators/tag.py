@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_icechunk.exceptions import Kind, NotFoundError
-from airflow_provider_icechunk.hooks.tagging import tag_snapshot
+from airflow_provider_icechunk.engine.pipelines.publish import create_tag, delete_tag
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
-from airflow_provider_icechunk.operators.base import RepositoryOperator, check_choice
+
+from .base import RepositoryOperator, check_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class IcechunkCreateTagOperator(RepositoryOperator):
-    """Name a snapshot, or the head of a branch, for ever.
+    """Create an immutable tag at a snapshot or at the head of a branch.
 
-    A tag never moves, so a task that runs again finds its own tag: by default that is success if it
-    names the same snapshot. Returns `tag`, `snapshot_id` and `created`.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param tag: the new tag; a name that was deleted once cannot be used again. (templated)
-    :param branch: the branch whose head is tagged. (templated)
-    :param snapshot_id: the snapshot that is tagged instead. (templated)
-    :param if_exists: `same` accepts a tag that names the same snapshot, `skip` any, `error` none.
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.tag import IcechunkCreateTagOperator
+
+        with DAG("release") as dag:
+            IcechunkCreateTagOperator(task_id="tag", repository="weather", tag="v1", branch="main")
+
+    A rerun finds the existing tag: by default it succeeds if the tag is at the same snapshot.
+    Returns `tag`, `snapshot_id` and `created`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param tag: name of the new tag; the name of a deleted tag cannot be reused. (templated)
+    :param branch: branch whose head is tagged. (templated)
+    :param snapshot_id: the snapshot to tag instead. (templated)
+    :param if_exists: `same` accepts a tag at the same snapshot, `skip` any tag, `error` none.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "tag", "branch", "snapshot_id")
@@ -46,27 +55,39 @@ class IcechunkCreateTagOperator(RepositoryOperator):
         self.if_exists = if_exists
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Create the tag and say what it names."""
+        """Create the tag; returns its snapshot."""
         del context
         check_choice("if_exists", self.if_exists, ("same", "skip", "error"))
-        repository = self.open_repository()
-        wanted = self.snapshot_id or repository.lookup_branch(self.branch)
-        result = tag_snapshot(repository, self.tag, wanted, if_exists=self.if_exists)
+        result = create_tag(
+            self.open_repository(),
+            self.tag,
+            branch=self.branch,
+            snapshot_id=self.snapshot_id,
+            if_exists=self.if_exists,
+        )
         self.link_to(result["snapshot_id"])
-        self.log.info("Tag %s names %s", self.tag, result["snapshot_id"])
+        self.log.info("Tag %s is at %s", self.tag, result["snapshot_id"])
         return result
 
 
 class IcechunkDeleteTagOperator(RepositoryOperator):
-    """Delete a tag; its name is never free again.
+    """Delete a tag; its name cannot be reused.
 
-    Returns `tag`, `deleted` and `was`, the snapshot it named.
+    .. code-block:: python
 
-    :param repository: path below the root of the connection. (templated)
-    :param tag: the tag. (templated)
-    :param missing_ok: whether a tag that is not there counts as deleted, as it is for a task that
-        runs again.
-    :param icechunk_conn_id: the connection.
+        from airflow.sdk import DAG
+
+        from airflow_provider_icechunk.operators.tag import IcechunkDeleteTagOperator
+
+        with DAG("withdraw") as dag:
+            IcechunkDeleteTagOperator(task_id="untag", repository="weather", tag="v1")
+
+    Returns `tag`, `deleted` and `was`, the snapshot it was at.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param tag: the tag to delete. (templated)
+    :param missing_ok: whether to succeed if the tag does not exist, as after a rerun.
+    :param icechunk_conn_id: the Icechunk connection.
     """
 
     template_fields = ("repository", "tag")
@@ -79,13 +100,6 @@ class IcechunkDeleteTagOperator(RepositoryOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Delete the tag."""
         del context
-        repository = self.open_repository()
-        try:
-            was = repository.lookup_tag(self.tag)
-            repository.delete_tag(self.tag)
-        except NotFoundError as error:
-            if error.kind is not Kind.TAG_NOT_FOUND or not self.missing_ok:
-                raise
-            return {"tag": self.tag, "deleted": False, "was": None}
-        self.log.info("Deleted tag %s, which named %s", self.tag, was)
-        return {"tag": self.tag, "deleted": True, "was": was}
+        result = delete_tag(self.open_repository(), self.tag, missing_ok=self.missing_ok)
+        self.log.info("Tag: %s", result)
+        return result

@@ -1,7 +1,7 @@
-"""What Airflow loads by entry point: the pages of this provider below `/icechunk`.
+"""The Airflow plugin: mounts the provider's pages at `/icechunk`.
 
-Every component of Airflow imports this module, so it imports nothing but Airflow's plugin class.
-The pages and the engine behind them are loaded when somebody asks for the first page.
+Every Airflow component imports this module, so it imports nothing but Airflow's plugin class. The
+first request loads the pages and the engine.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class LatePages:
-    """The ASGI application with the pages, built at its first request."""
+    """The ASGI application with the pages, built by its first request."""
 
     def __init__(self) -> None:
         self._pages: Application | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if self._pages is None:
-            from airflow_provider_icechunk.plugins.pages import build_pages
+            from .pages import build_pages
 
             self._pages = build_pages()
         await self._pages(scope, receive, send)
 
 
 class IcechunkPlugin(AirflowPlugin):
-    """Pages that show the history, the tree and the differences of a repository. They read only."""
+    """Read-only pages with the history, tree and diffs of a repository."""
 
     name = "icechunk"
     fastapi_apps = [  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""Which failures are worth another try.
+"""Which failures are worth a retry.
 
-May import `hooks`, `exceptions` and `airflow`. Dag files name policies, workers evaluate them.
+May import `hooks`, `exceptions` and `airflow`. DAG files name policies, workers evaluate them.
 """

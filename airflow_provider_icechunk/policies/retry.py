@@ -1,4 +1,4 @@
-"""Retry what time can cure, fail what it can not."""
+"""Retry temporary errors, fail at once on permanent ones."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ def icechunk_retry_policy(
 ) -> ExceptionRetryPolicy:
     """A `retry_policy` for tasks that use this provider.
 
-    Lost races and a storage that is unreachable, slow or of unknown outcome are tried again after
-    `retry_delay`, as often as the task's `retries` allow; that is safe, because a commit carries a
-    token. Denied access, missing or existing names, wrong input, damaged files and conflicts that a
-    person has to decide fail at once. Any other error is left to the task's own settings.
+    Lost races, unreachable or slow storage and writes with an unknown outcome are retried after
+    `retry_delay`, as often as the task's `retries` allow; that is safe because commits carry a
+    token. Denied access, missing or existing names, invalid input, damaged files and conflicts
+    that need a decision fail at once. Other errors follow the task's own settings.
     """
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(
                 exception=[exceptions.AccessDeniedError, exceptions.UnsafeStorageError],
                 action=RetryAction.FAIL,
-                reason="the storage refuses, and will refuse again",
+                reason="permanent: the storage refuses",
             ),
             RetryRule(
                 exception=[exceptions.StorageError, exceptions.ConflictError],
                 action=RetryAction.RETRY,
                 retry_delay=retry_delay,
-                reason="the storage or a race; another try can succeed",
+                reason="temporary: a storage failure or a lost race",
             ),
             RetryRule(
                 exception=[
@@ -43,7 +43,7 @@ def icechunk_retry_policy(
                     exceptions.UnsupportedError,
                 ],
                 action=RetryAction.FAIL,
-                reason="trying again gives the same error",
+                reason="permanent: a retry would fail the same way",
             ),
         ]
     )

@@ -1,5 +1,5 @@
-"""Waiting for a branch to move or a tag to appear, in a worker or deferred to the triggerer.
+"""Wait for a branch to move or a tag to appear, in a worker or in the triggerer.
 
-Nothing is remembered on the sensor between polls. May import `hooks`, `triggers` and `airflow`; the
-engine inside methods only.
+Sensors keep no state between polls. May import `hooks`, `triggers` and `airflow`; the engine inside
+methods only.
 """

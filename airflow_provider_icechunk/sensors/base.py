@@ -1,4 +1,4 @@
-"""What all sensors share: look once, and then poke, reschedule or defer, with one result."""
+"""What all sensors share: poke, reschedule or defer, with the same result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_icechunk.engine.pipelines.observe import is_temporary
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.observing import is_temporary
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class WaitingSensor(BaseSensorOperator):
-    """Wait for an answer from a repository; a storage that stumbles is waited out.
+    """Poll a repository until there is a result; temporary storage errors are retried.
 
-    :param repository: path below the root of the connection. (templated)
-    :param icechunk_conn_id: the connection.
-    :param deferrable: whether the triggerer waits instead of a worker.
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
+    :param deferrable: whether to wait in the triggerer instead of a worker.
     """
 
     ui_color = "#e6f1f2"
@@ -43,20 +43,21 @@ class WaitingSensor(BaseSensorOperator):
         self.repository = repository
         self.icechunk_conn_id = icechunk_conn_id
         self.deferrable = deferrable
+        self._opened = OpenRepository()
 
     @abstractmethod
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """The answer, if there is one by now."""
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The result, or `None` to keep waiting."""
 
     @abstractmethod
     def make_trigger(self) -> BaseTrigger:
-        """The trigger that goes on waiting for the same answer."""
+        """The trigger that waits for the same result."""
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Poll once."""
         del context
         try:
-            answer = self.look(IcechunkHook(self.icechunk_conn_id).open(self.repository))
+            answer = self._opened.ask(self.icechunk_conn_id, self.repository, self.poll)
         except IcechunkError as error:
             if not is_temporary(error):
                 raise AirflowFailException(f"{error.kind.value}: {error}") from error
@@ -65,7 +66,7 @@ class WaitingSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=answer is not None, xcom_value=answer)
 
     def execute(self, context: Context) -> Any:
-        """Wait, in the way that was asked for, and return the answer."""
+        """Wait in a worker or in the triggerer, and return the result."""
         if not self.deferrable:
             return super().execute(context)
         answer = self.poke(context)
@@ -80,10 +81,10 @@ class WaitingSensor(BaseSensorOperator):
     def execute_complete(
         self, context: Context, event: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the answer that the trigger got."""
+        """Return the trigger's result."""
         del context
         if not event or event.get("status") != "success":
-            told = event or {}
-            text = f"{told.get('kind', 'internal')}: {told.get('message', 'no event')}"
+            reported = event or {}
+            text = f"{reported.get('kind', 'internal')}: {reported.get('message', 'no event')}"
             raise AirflowFailException(text)
         return dict(event["result"])

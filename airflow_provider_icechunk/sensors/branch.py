@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.hooks.observing import Conditions, look_at_branch
-from airflow_provider_icechunk.sensors.waiting import WaitingSensor
+from airflow_provider_icechunk.engine.pipelines.observe import CommitFilter, poll_branch
 from airflow_provider_icechunk.triggers.branch import IcechunkBranchTrigger
+
+from .base import WaitingSensor
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
 
 class IcechunkBranchSensor(WaitingSensor):
-    """Wait until a branch has moved on from a snapshot, by a commit that matters.
+    """Wait for a matching commit on a branch after a given snapshot.
 
     Returns the first such commit: `repository`, `branch`, `snapshot_id`, `parent_id`, `message`,
-    `written_at`, `metadata` and `reset`, which says that the branch no longer contains the snapshot
-    it was to move on from.
+    `written_at`, `metadata` and `reset`, which is true if the branch no longer contains the given
+    snapshot.
 
-    :param repository: path below the root of the connection. (templated)
-    :param branch: the branch to wait for. (templated)
-    :param since_snapshot_id: the snapshot after which commits count, such as the one that an
-        earlier task returned; without one, every commit counts that was ever made. (templated)
-    :param path: only commits count that changed something at or below this path. (templated)
-    :param message_matches: only commits count in whose message this regular expression is found.
-        (templated)
-    :param metadata_has: only commits count whose metadata has these entries. (templated)
-    :param icechunk_conn_id: the connection.
-    :param deferrable: whether the triggerer waits instead of a worker.
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param branch: the branch to follow. (templated)
+    :param since_snapshot_id: only commits after this snapshot match, such as one that an earlier
+        task returned; by default every existing commit matches. (templated)
+    :param path: only commits that changed something at or under this path match. (templated)
+    :param message_matches: only commits whose message contains a match of this regular expression
+        match. (templated)
+    :param metadata_has: only commits whose metadata has these entries match. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
+    :param deferrable: whether to wait in the triggerer instead of a worker.
     """
 
     template_fields = (
@@ -59,14 +60,14 @@ class IcechunkBranchSensor(WaitingSensor):
         self.message_matches = message_matches
         self.metadata_has = metadata_has
 
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """The first commit that matters."""
-        seen = look_at_branch(
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The first matching commit."""
+        seen = poll_branch(
             repository,
             self.repository,
             self.branch,
             since=self.since_snapshot_id or None,
-            conditions=Conditions(self.path, self.message_matches, self.metadata_has or {}),
+            conditions=CommitFilter(self.path, self.message_matches, self.metadata_has or {}),
         )
         return dict(seen.events[0]) if seen.events else None
 

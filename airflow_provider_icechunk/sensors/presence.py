@@ -1,25 +1,39 @@
-"""Wait until a tag, a group or an array is there."""
+"""Wait until a tag, a group or an array exists."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_icechunk.hooks.observing import look_for_node, look_for_tag
-from airflow_provider_icechunk.sensors.waiting import WaitingSensor
+from airflow_provider_icechunk.triggers.base import PollingTrigger
 from airflow_provider_icechunk.triggers.presence import IcechunkNodeTrigger, IcechunkTagTrigger
+
+from .base import WaitingSensor
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
 
-class IcechunkTagSensor(WaitingSensor):
-    """Wait until a tag is there. Returns `tag` and `snapshot_id`.
+class PresenceSensor(WaitingSensor):
+    """A sensor that polls the way its trigger does."""
 
-    :param repository: path below the root of the connection. (templated)
-    :param tag: the tag. (templated)
-    :param icechunk_conn_id: the connection.
-    :param deferrable: whether the triggerer waits instead of a worker.
+    @abstractmethod
+    def make_trigger(self) -> PollingTrigger:
+        """The trigger that waits for the same result."""
+
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The result, or `None` to keep waiting."""
+        return self.make_trigger().poll(repository)
+
+
+class IcechunkTagSensor(PresenceSensor):
+    """Wait until a tag exists. Returns `tag` and `snapshot_id`.
+
+    :param repository: path of the repository, relative to the connection's root. (templated)
+    :param tag: the tag to wait for. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
+    :param deferrable: whether to wait in the triggerer instead of a worker.
     """
 
     template_fields = ("repository", "tag")
@@ -27,10 +41,6 @@ class IcechunkTagSensor(WaitingSensor):
     def __init__(self, *, tag: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.tag = tag
-
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """Which snapshot the tag names."""
-        return look_for_tag(repository, self.tag)
 
     def make_trigger(self) -> IcechunkTagTrigger:
         """The trigger that waits for the same tag."""
@@ -42,21 +52,19 @@ class IcechunkTagSensor(WaitingSensor):
         )
 
 
-class IcechunkNodeSensor(WaitingSensor):
-    """Wait until a group or an array is there, has certain attributes or has grown far enough.
+class IcechunkNodeSensor(PresenceSensor):
+    """Wait until a group or array exists, with the given attributes and minimum shape.
 
-    Returns `path`, `kind`, `shape`, the `attributes` that were asked for, `branch` and
-    `snapshot_id`.
+    Returns `path`, `kind`, `shape`, the given `attributes`, `branch` and `snapshot_id`.
 
-    :param repository: path below the root of the connection. (templated)
+    :param repository: path of the repository, relative to the connection's root. (templated)
     :param path: path of the group or array. (templated)
-    :param branch: the branch to look at. (templated)
-    :param kind: `array` or `group`, if it has to be one of them.
-    :param attributes: attributes it must have, with these values. (templated)
-    :param minimum_shape: lengths that the array must have reached, one for each dimension.
-        (templated)
-    :param icechunk_conn_id: the connection.
-    :param deferrable: whether the triggerer waits instead of a worker.
+    :param branch: the branch to follow. (templated)
+    :param kind: `array` or `group`, if only one of them will do.
+    :param attributes: attributes and values it must have. (templated)
+    :param minimum_shape: shape that the array must have reached in every dimension. (templated)
+    :param icechunk_conn_id: the Icechunk connection.
+    :param deferrable: whether to wait in the triggerer instead of a worker.
     """
 
     template_fields = ("repository", "path", "branch", "attributes", "minimum_shape")
@@ -78,17 +86,6 @@ class IcechunkNodeSensor(WaitingSensor):
         self.kind = kind
         self.attributes = attributes
         self.minimum_shape = minimum_shape
-
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """The node, if it is as asked for."""
-        return look_for_node(
-            repository,
-            self.path,
-            branch=self.branch,
-            kind=self.kind,
-            attributes=self.attributes,
-            minimum_shape=self.minimum_shape,
-        )
 
     def make_trigger(self) -> IcechunkNodeTrigger:
         """The trigger that waits for the same node."""

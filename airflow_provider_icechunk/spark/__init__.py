@@ -1,10 +1,101 @@
 """Array jobs on Spark: plans, tasks that run on executors, the data source.
 
-Executors have no Airflow and no right to commit: they write chunk files and return columns of
-references. May import `zarr_store`, `repository` and what lies below, and `pyspark`; never Airflow.
+The functions for Spark users are exported lazily, because Airflow imports this package without
+PySpark.
+
+Executors have no Airflow and never commit: they write chunk files and return columns of references.
+May import `engine` and `pyspark`; never Airflow.
 """
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.zarr_store.rechunk import RechunkPlan
+    from airflow_provider_icechunk.spark.maintenance.compact import compact
+    from airflow_provider_icechunk.spark.maintenance.maintenance import (
+        collect,
+        garbage_collect,
+        measure,
+        verify,
+    )
+    from airflow_provider_icechunk.spark.read.frames import read_dataframe
+    from airflow_provider_icechunk.spark.source.source import IcechunkSource
+    from airflow_provider_icechunk.spark.write.files import ingest_files
+    from airflow_provider_icechunk.spark.write.frames import Axis, write_chunks, write_dataframe
+    from airflow_provider_icechunk.spark.write.functions import Region
+    from airflow_provider_icechunk.spark.write.job import JobResult, SparkWriteJob
+    from airflow_provider_icechunk.spark.write.rechunk import rechunk
+    from airflow_provider_icechunk.spark.write.regions import write_regions
+    from airflow_provider_icechunk.spark.write.virtual import ingest_virtual
+
+    from .runtime import zipped_package
+    from .script import PipelineJob, pipeline_job
+    from .submit import run_job
+
+__all__ = [
+    "APPLICATION",
+    "Axis",
+    "IcechunkSource",
+    "JobResult",
+    "PipelineJob",
+    "RechunkPlan",
+    "Region",
+    "SparkWriteJob",
+    "collect",
+    "compact",
+    "garbage_collect",
+    "ingest_files",
+    "ingest_virtual",
+    "measure",
+    "pipeline_job",
+    "read_dataframe",
+    "rechunk",
+    "run_job",
+    "verify",
+    "write_chunks",
+    "write_dataframe",
+    "write_regions",
+    "zipped_package",
+]
 
 APPLICATION = str(Path(__file__).with_name("main.py"))
-"""The application file to give to `SparkSubmitOperator` or `spark-submit`."""
+"""The application file for `SparkSubmitOperator` or `spark-submit`."""
+
+_LATE = {
+    "Axis": "airflow_provider_icechunk.spark.write.frames",
+    "IcechunkSource": "airflow_provider_icechunk.spark.source.source",
+    "JobResult": "airflow_provider_icechunk.spark.write.job",
+    "PipelineJob": "airflow_provider_icechunk.spark.script",
+    "RechunkPlan": "airflow_provider_icechunk.engine.zarr_store.rechunk",
+    "Region": "airflow_provider_icechunk.spark.write.functions",
+    "SparkWriteJob": "airflow_provider_icechunk.spark.write.job",
+    "collect": "airflow_provider_icechunk.spark.maintenance.maintenance",
+    "compact": "airflow_provider_icechunk.spark.maintenance.compact",
+    "garbage_collect": "airflow_provider_icechunk.spark.maintenance.maintenance",
+    "ingest_files": "airflow_provider_icechunk.spark.write.files",
+    "ingest_virtual": "airflow_provider_icechunk.spark.write.virtual",
+    "measure": "airflow_provider_icechunk.spark.maintenance.maintenance",
+    "pipeline_job": "airflow_provider_icechunk.spark.script",
+    "read_dataframe": "airflow_provider_icechunk.spark.read.frames",
+    "rechunk": "airflow_provider_icechunk.spark.write.rechunk",
+    "run_job": "airflow_provider_icechunk.spark.submit",
+    "verify": "airflow_provider_icechunk.spark.maintenance.maintenance",
+    "write_chunks": "airflow_provider_icechunk.spark.write.frames",
+    "write_dataframe": "airflow_provider_icechunk.spark.write.frames",
+    "write_regions": "airflow_provider_icechunk.spark.write.regions",
+    "zipped_package": "airflow_provider_icechunk.spark.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Kept, because a file may have the name of the function it defines.
+    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""Which Spark and Arrow types hold the values of which arrays. Pure."""
+"""The Spark and Arrow types of array values. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Column:
 
     name: str
     spark: str
-    """The type as Spark writes it in a schema."""
+    """The type in Spark's schema syntax."""
     arrow: pa.DataType
 
 
 def column_for(name: str, dtype: np.dtype[Any]) -> Column:
-    """The column for values of a type; unsigned numbers take the next wider signed type."""
+    """The column for values of a type; unsigned integers use the next wider signed type."""
     if dtype.kind == "M":
         return Column(name, *_TIME)
     if dtype.kind in "UT":
@@ -61,21 +61,21 @@ CHUNK_COLUMNS = (
     Column("shape", *_NUMBERS),
     Column("data", "binary", pa.binary()),
 )
-"""A row for each chunk: its number, where it starts, its shape, its values in C order."""
+"""One row per chunk: its index, start and shape, and its values in C order."""
 
 
 def spark_schema(columns: tuple[Column, ...]) -> str:
-    """The columns as Spark wants them."""
+    """The columns as a Spark schema."""
     return ", ".join(f"`{column.name.replace('`', '``')}` {column.spark}" for column in columns)
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """The columns as Arrow wants them."""
+    """The columns as an Arrow schema."""
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
 def to_arrow(values: NDArray[Any], column: Column) -> pa.Array:
-    """Values of an array as a column."""
+    """Array values as an Arrow column."""
     if column.arrow == _TIME[1]:
         return pa.array(values.astype("datetime64[us]"), pa.timestamp("us")).cast(column.arrow)
     if column.arrow == _TEXT[1]:

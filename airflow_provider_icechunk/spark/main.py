@@ -1,6 +1,10 @@
-"""The application file for `spark-submit`; everything is in `job`."""
+"""The application file for `spark-submit`; everything is in `submit`.
 
-from airflow_provider_icechunk.spark.job import main
+Python puts the folder of this file first on its path: nothing beside it may have the name of a
+module of the standard library.
+"""
+
+from airflow_provider_icechunk.spark.submit import run_job
 
 if __name__ == "__main__":
-    main()
+    run_job()

@@ -1,4 +1,4 @@
-"""Progress as plain lines, one now and then: task logs keep every line that is written."""
+"""Progress as occasional plain lines: task logs keep every line that is written."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 class Meter(Protocol):
-    """Adds up on the driver what tasks report; an accumulator of Spark's."""
+    """Sums up on the driver what tasks report: a Spark accumulator."""
 
     value: int
 
     def add(self, term: int) -> None:
-        """Count this much more."""
+        """Add to the sum."""
         ...
 
 
 def line(done: int, total: int, seconds: float, size: int | None = None) -> str:
-    """What is said when `done` of `total` tasks are finished after some seconds. Pure.
+    """The progress line for `done` of `total` tasks. Pure.
 
-    :param size: bytes that the finished tasks wrote, if it is known.
+    :param size: bytes that the finished tasks wrote, if known.
     """
     share = 100 * done // total if total else 100
     text = f"icechunk: {done}/{total} tasks {share}%"
@@ -42,27 +42,32 @@ def line(done: int, total: int, seconds: float, size: int | None = None) -> str:
 
 
 @contextmanager
-def progress(spark: SparkSession, total: int, say: Callable[[str], None]) -> Iterator[Meter | None]:
-    """Say how far the tasks of the block are, and at its end what they did.
+def progress(
+    spark: SparkSession, total: int | None, say: Callable[[str], None]
+) -> Iterator[Meter | None]:
+    """Report the progress of the tasks in the block, and a summary at its end.
 
-    Gives a meter for the bytes they write, or `None` on Spark Connect, which has none.
+    Yields a meter for the bytes they write, or `None` on Spark Connect, which has none.
+
+    :param total: the number of tasks; by default as many as Spark has planned so far.
     """
     connect = is_connect(spark)
     meter: Meter | None = None if connect else spark.sparkContext.accumulator(0)
     finished = threading.Event()
     began = time.monotonic()
 
-    def state(done: int) -> str:
+    def state(done: int, of: int) -> str:
         size = None if meter is None else meter.value
-        return line(min(done, total), total, time.monotonic() - began, size)
+        return line(min(done, of), of, time.monotonic() - began, size)
 
-    def watch(count: Callable[[], int]) -> None:
+    def watch(count: Callable[[], Counts]) -> None:
         said = 0
         while not finished.wait(_EVERY_SECONDS):
-            done = count()
-            if said < done < total:
+            done, planned = count()
+            of = planned if total is None else total
+            if said < done < of:
                 said = done
-                say(state(done))
+                say(state(done, of))
 
     counting = _told_by_connect(spark) if connect else _told_by_tracker(spark)
     with counting as count:
@@ -75,54 +80,59 @@ def progress(spark: SparkSession, total: int, say: Callable[[str], None]) -> Ite
         finally:
             finished.set()
             watcher.join()
-    say(state(total))
+        if total is None:
+            _, total = count()
+    say(state(total, total))
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether this is a session of Spark Connect, whose driver is somewhere else."""
+    """Whether this is a Spark Connect session, whose driver runs elsewhere."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-Counting = AbstractContextManager[Callable[[], int]]
-"""A block in which a function tells how many tasks have finished since it began."""
+Counts = tuple[int, int]
+"""How many tasks have finished, and how many Spark has planned."""
+Counting = AbstractContextManager[Callable[[], Counts]]
+"""A block with a function that counts the tasks since it started."""
 
 
 @contextmanager
-def _told_by_tracker(spark: SparkSession) -> Iterator[Callable[[], int]]:
+def _told_by_tracker(spark: SparkSession) -> Iterator[Callable[[], Counts]]:
     context = spark.sparkContext
     tracker = context.statusTracker()
     group = context.getLocalProperty("spark.jobGroup.id")
     before = set(tracker.getJobIdsForGroup(group))
 
-    def count() -> int:
-        done = 0
+    def count() -> Counts:
+        done = planned = 0
         for job in set(tracker.getJobIdsForGroup(group)) - before:
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
             done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        return done
+            planned += sum(stage.numTasks for stage in stages if stage is not None)
+        return done, planned
 
     yield count
 
 
 @contextmanager
-def _told_by_connect(spark: SparkSession) -> Iterator[Callable[[], int]]:
-    finished: dict[tuple[object, int], int] = {}
+def _told_by_connect(spark: SparkSession) -> Iterator[Callable[[], Counts]]:
+    counts: dict[tuple[object, int], Counts] = {}
 
     def note(stages: object, inflight_tasks: int, operation_id: object, done: bool) -> None:
         del inflight_tasks, done
         for stage in stages or ():  # type: ignore[attr-defined]
-            finished[operation_id, stage.stage_id] = stage.num_completed_tasks
+            counts[operation_id, stage.stage_id] = stage.num_completed_tasks, stage.num_tasks
 
     spark.registerProgressHandler(note)
     try:
-        yield lambda: sum(finished.values())
+        yield lambda: (sum(done for done, _ in counts.values()), sum(n for _, n in counts.values()))
     finally:
         spark.removeProgressHandler(note)
 
 
 def _amount(size: float) -> str:
-    """Bytes in the unit in which the number stays short."""
+    """A size in bytes for people."""
     for unit in _UNITS[:-1]:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

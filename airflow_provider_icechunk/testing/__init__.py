@@ -1,5 +1,6 @@
-"""Helpers for tests, shipped so that users can test their own pipelines with them.
+"""Test helpers, shipped so that users can test their own pipelines and storages.
 
-Storages that crash, lose answers or are slow, to be wrapped around a real one. May import
-the whole engine up to `api`; never Airflow. Nothing else in the package imports this.
+Storages that crash, lose responses or are slow, and the suite that every storage must pass. May
+import the whole engine up to `api`, and `conformance` needs pytest; never Airflow. Nothing else in
+the package imports this.
 """

@@ -1,4 +1,17 @@
-"""What every storage promises. A backend subclasses `StorageSuite` and gives a fresh storage."""
+"""What every storage promises, as tests for pytest.
+
+A back end subclasses `StorageSuite` in a test file and overrides the fixture `storage`:
+
+.. code-block:: python
+
+    class TestMyStorage(StorageSuite):
+        @pytest.fixture
+        def storage(self) -> MyStorage:
+            return MyStorage()
+
+Call `pytest.register_assert_rewrite("airflow_provider_icechunk.testing.conformance")` in a
+`conftest.py` to see the values in assertions that fail.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +22,12 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Bounded,
+    ByteRange,
+    Data,
     Exactly,
     From,
     Last,
@@ -25,6 +39,7 @@ from airflow_provider_icechunk.storage.base import (
     Written,
     read_into,
 )
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 KEY = "refs/branch.main/ref.json"
 TEXT = b"0123456789"
@@ -56,16 +71,20 @@ HOSTILE_KEYS = [
 
 
 class StorageSuite:
+    """The promises of `Storage`, each a test on a fresh and empty storage."""
+
     races = 16
     """Threads in a race."""
     increments = 4
     """Increments of each racing thread."""
     lists_in_key_order = True
+    """Whether a scan of everything is in the order of whole keys, and not only complete."""
     many = 60
     """Objects of the paging test; more than one page."""
 
     @pytest.fixture
     def storage(self) -> Storage:
+        """A new storage with nothing in it; every back end overrides this."""
         raise NotImplementedError
 
     def test_is_a_storage_with_a_location(self, storage: Storage) -> None:
@@ -86,7 +105,7 @@ class StorageSuite:
         assert (found.data, found.version) == (TEXT, outcome.version)
 
     @pytest.mark.parametrize("data", [b"", b"x", bytearray(b"yy"), memoryview(b"zzz")])
-    def test_any_kind_of_bytes_can_be_put(self, storage: Storage, data: bytes) -> None:
+    def test_any_kind_of_bytes_can_be_put(self, storage: Storage, data: Data) -> None:
         storage.put("chunks/a", data, expect=Anything())
         found = storage.get("chunks/a")
         assert found is not None
@@ -117,7 +136,7 @@ class StorageSuite:
         ],
     )
     def test_a_range_gives_what_is_there(
-        self, storage: Storage, byte_range: Bounded, expected: bytes
+        self, storage: Storage, byte_range: ByteRange, expected: bytes
     ) -> None:
         outcome = storage.put("chunks/a", TEXT, expect=Anything())
         found = storage.get("chunks/a", byte_range)
@@ -127,7 +146,7 @@ class StorageSuite:
 
     @pytest.mark.parametrize("byte_range", [Bounded(0, 5), From(0), Last(3), Until(2)])
     def test_any_range_of_an_empty_object_is_empty(
-        self, storage: Storage, byte_range: Bounded
+        self, storage: Storage, byte_range: ByteRange
     ) -> None:
         storage.put("chunks/empty", b"", expect=Anything())
         found = storage.get("chunks/empty", byte_range)
@@ -136,7 +155,7 @@ class StorageSuite:
 
     @pytest.mark.parametrize("byte_range", [Bounded(-1, 3), Bounded(3, 2), From(-1), Last(-1)])
     def test_a_range_that_makes_no_sense_is_refused(
-        self, storage: Storage, byte_range: Bounded
+        self, storage: Storage, byte_range: ByteRange
     ) -> None:
         storage.put("chunks/a", TEXT, expect=Anything())
         with pytest.raises(InvalidInputError):
@@ -242,8 +261,8 @@ class StorageSuite:
     def test_racing_swaps_lose_no_update(self, storage: Storage) -> None:
         storage.put(KEY, b"0", expect=Absent())
 
-        def add(worker: int) -> None:
-            for _ in range(self.increments):
+        def add(_: int) -> None:
+            for _round in range(self.increments):
                 add_one(storage, KEY)
 
         _race(add, self.races)

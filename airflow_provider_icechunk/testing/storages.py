@@ -1,4 +1,4 @@
-"""Storages that misbehave on purpose: they crash, lose answers, or take their time."""
+"""Storages that misbehave on purpose: they crash, lose responses, or are slow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from airflow_provider_icechunk.exceptions import Kind, StorageError
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.storage.base import (
     Anything,
     ByteRange,
     Data,
@@ -22,26 +21,28 @@ from airflow_provider_icechunk.storage.base import (
     Put,
     PutOutcome,
     Storage,
+    put_one_by_one,
 )
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.storage.readback import resolve_lost_put
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.readback import resolve_lost_put
+from airflow_provider_icechunk.exceptions import Kind, StorageError
 
 T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process died here. Not an `Exception`, so no handler takes it for an error."""
+    """The process died here. Not an `Exception`, so that no handler catches it."""
 
 
 class WrappedStorage:
-    """Passes everything on to `inner`; every call that touches the store goes through `_call`."""
+    """Forwards everything to `inner`; every call that touches the store goes through `_call`."""
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
 
     @property
     def location(self) -> str:
-        """The location of the storage that does the work."""
+        """The location of the inner storage."""
         return self.inner.location
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
@@ -49,7 +50,7 @@ class WrappedStorage:
         return self._call(f"get {key}", lambda: self.inner.get(key, byte_range))
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """See `Storage.get_many`; one call for each object."""
+        """See `Storage.get_many`; one call per object."""
         return [self.get(key, byte_range) for key, byte_range in requests]
 
     def put(
@@ -70,15 +71,8 @@ class WrappedStorage:
         )
 
     def put_many(self, puts: Sequence[Put]) -> None:
-        """See `Storage.put_many`; one call for each object."""
-        for one in puts:
-            self.put(
-                one.key,
-                one.data,
-                expect=Anything(),
-                metadata=one.metadata,
-                content_type=one.content_type,
-            )
+        """See `Storage.put_many`; one call per object."""
+        put_one_by_one(self, puts)
 
     def settle(self) -> None:
         """See `Storage.settle`."""
@@ -115,7 +109,7 @@ class WrappedStorage:
 
 
 class CrashingStorage(WrappedStorage):
-    """Dies at one call: everything after it is refused too, as by a dead process.
+    """Dies at one call and refuses all later ones, like a dead process.
 
     :param at: which call, counted from 0; `None` only counts.
     :param after: whether the call still takes effect.
@@ -146,13 +140,13 @@ class CrashingStorage(WrappedStorage):
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """One way in which a scenario was cut short."""
+    """One point at which a scenario crashed."""
 
     call: int
     after: bool
     name: str
     storage: Storage
-    """What the dead process left; open it anew."""
+    """What the dead process left; reopen it."""
 
 
 def every_crash(
@@ -161,11 +155,11 @@ def every_crash(
     prepare: Callable[[Storage], object] = lambda _: None,
     make: Callable[[], Storage] = MemoryStorage,
 ) -> Iterator[CrashPoint]:
-    """Run `scenario` once for each call it makes and for before and after it, dying there.
+    """Run `scenario` repeatedly, crashing before and after each call it makes.
 
     `scenario` gets the crashing storage and must make the same calls each time; `prepare` gets each
-    fresh storage before, and does not crash. The first run, which dies nowhere, only counts; a
-    scenario that makes no calls is an error.
+    fresh storage first, and does not crash. The first run only counts calls; a scenario without
+    calls is an error.
     """
     counted = CrashingStorage(_prepared(make, prepare))
     scenario(counted)
@@ -189,11 +183,11 @@ def _prepared(make: Callable[[], Storage], prepare: Callable[[Storage], object])
 
 
 class FlakyStorage(WrappedStorage):
-    """Loses the answers of some conditional writes: the write happens, the caller is not told.
+    """Loses the responses to some conditional writes, which still happen.
 
-    :param probability: of an answer being lost.
-    :param resolve: whether to find out by reading back, as a real backend does below this seam.
-        Without it the loss escapes as a `StorageError` of kind `STORAGE_UNREACHABLE`.
+    :param probability: probability that a response is lost.
+    :param resolve: whether to find out by reading back, as real backends do. Otherwise the loss
+        is raised as a `StorageError` of kind `STORAGE_UNREACHABLE`.
     """
 
     def __init__(
@@ -215,7 +209,7 @@ class FlakyStorage(WrappedStorage):
         metadata: Mapping[str, str] | None = None,
         content_type: str | None = None,
     ) -> PutOutcome:
-        """See `Storage.put`; the answer may be lost."""
+        """See `Storage.put`; the response may be lost."""
         outcome = self.inner.put(
             key, data, expect=expect, metadata=metadata, content_type=content_type
         )
@@ -224,7 +218,7 @@ class FlakyStorage(WrappedStorage):
         if self._resolve:
             return resolve_lost_put(self._unresolved(), key, data, expect)
         raise StorageError(
-            f"the answer to the write of {key} was lost", kind=Kind.STORAGE_UNREACHABLE
+            f"the response to the write of {key} was lost", kind=Kind.STORAGE_UNREACHABLE
         )
 
     def _loses(self) -> bool:
@@ -240,9 +234,9 @@ class FlakyStorage(WrappedStorage):
 
 
 class SlowStorage(WrappedStorage):
-    """Waits before every call, as a store far away does.
+    """Waits before every call, like a distant store.
 
-    :param latency: seconds for each call.
+    :param latency: seconds per call.
     """
 
     def __init__(

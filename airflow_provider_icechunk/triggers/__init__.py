@@ -1,4 +1,4 @@
-"""What the triggerer runs: the asynchronous side of sensors and of asset watchers.
+"""Triggers: the asynchronous side of sensors and asset watchers.
 
 A trigger is serialised with its arguments and may run twice at once, so it keeps no other state.
 May import `hooks` and `airflow`; the engine inside `run` only.

@@ -1,4 +1,4 @@
-"""Look again and again without blocking the triggerer, patiently when the storage stumbles."""
+"""Poll without blocking the triggerer, and back off while the storage fails."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_icechunk.engine.pipelines.observe import is_temporary
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.observing import is_temporary
+from airflow_provider_icechunk.hooks.icechunk import OpenRepository
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -22,52 +24,54 @@ _LONGEST_FIRST_PAUSE = 5.0
 
 
 class Pauses:
-    """How long to wait: the interval, and after failures in a row ever longer, with jitter."""
+    """How long to wait: the interval, or after consecutive failures longer, with jitter."""
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
         self.failures = 0
+        self._backoff = Backoff(
+            None,
+            first_pause=interval * 2,
+            longest_pause=max(interval, _LONGEST_PAUSE),
+            world=World(jitter=lambda: random.uniform(0.5, 1.0)),  # noqa: S311 - no secret
+        )
 
-    def before_first_look(self) -> float:
-        """The pause after a sensor, which has just looked itself, has deferred.
+    def before_first_poll(self) -> float:
+        """The pause after a sensor, which has just polled, deferred.
 
-        Airflow 3.3 fails a task that is resumed before its scheduler has taken note that the worker
-        gave it back.
+        Airflow 3.3 fails a task that resumes before the scheduler has seen that it deferred.
         """
         return min(self.interval, _LONGEST_FIRST_PAUSE)
 
     def after_success(self) -> float:
-        """The pause after a look that worked."""
+        """The pause after a successful poll."""
         self.failures = 0
         return self.interval
 
     def after_failure(self) -> float:
-        """The pause after one more look that did not."""
+        """The pause after another failed poll."""
         self.failures += 1
-        longest = max(
-            self.interval, min(_LONGEST_PAUSE, self.interval * 2.0 ** min(self.failures, 20))
-        )
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret
+        return self._backoff.pause(self.failures)
 
 
 class Gap:
-    """Keeps two moments at least so many seconds apart."""
+    """Keeps events at least some seconds apart."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._earliest = 0.0
 
     async def keep(self) -> None:
-        """Wait until the last return of this is long enough ago."""
+        """Wait until the previous call is long enough ago."""
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, self._earliest - clock()))
         self._earliest = clock() + self._seconds
 
 
 class PollingTrigger(BaseTrigger):
-    """Ask one question of a repository until there is an answer, and pass that on as the event.
+    """Poll a repository until there is a result, and emit it as the event.
 
-    The event is `{"status": "success", "result": ...}`, or, if waiting is hopeless, `{"status":
+    The event is `{"status": "success", "result": ...}` or, after a permanent error, `{"status":
     "error", "kind": ..., "message": ...}`.
     """
 
@@ -76,18 +80,19 @@ class PollingTrigger(BaseTrigger):
         self.repository = repository
         self.icechunk_conn_id = icechunk_conn_id
         self.poll_interval = poll_interval
+        self._opened = OpenRepository()
 
     @abstractmethod
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """The answer, if there is one by now. Runs in a thread."""
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The result, or `None` to keep waiting. Runs in a thread."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the one event."""
+        """Yield the event."""
         pauses = Pauses(self.poll_interval)
-        await asyncio.sleep(pauses.before_first_look())
+        await asyncio.sleep(pauses.before_first_poll())
         while True:
             try:
-                answer = await asyncio.to_thread(self._open_and_look)
+                answer = await asyncio.to_thread(self._open_and_poll)
             except IcechunkError as error:
                 if not is_temporary(error):
                     yield make_event(failure(error))
@@ -100,15 +105,15 @@ class PollingTrigger(BaseTrigger):
                 return
             await asyncio.sleep(pauses.after_success())
 
-    def _open_and_look(self) -> dict[str, Any] | None:
-        return self.look(IcechunkHook(self.icechunk_conn_id).open(self.repository))
+    def _open_and_poll(self) -> dict[str, Any] | None:
+        return self._opened.ask(self.icechunk_conn_id, self.repository, self.poll)
 
 
 def make_event(payload: dict[str, Any]) -> TriggerEvent:
-    """An event with a payload of plain JSON."""
+    """An event with a JSON payload."""
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
 def failure(error: IcechunkError) -> dict[str, Any]:
-    """The event for an error that waiting does not cure."""
+    """The event for a permanent error."""
     return {"status": "error", "kind": error.kind.value, "message": str(error)}

@@ -1,4 +1,4 @@
-"""Follow a branch: for a deferred sensor until one commit, for an asset watcher for ever."""
+"""Follow a branch: until one commit for a deferred sensor, endlessly for an asset watcher."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger
 
-from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.observing import (
-    Conditions,
-    Seen,
+from airflow_provider_icechunk.engine.pipelines.observe import (
+    CommitFilter,
+    NewCommits,
     is_temporary,
-    look_at_branch,
+    poll_branch,
 )
-from airflow_provider_icechunk.triggers.polling import Gap, Pauses, failure, make_event
+from airflow_provider_icechunk.exceptions import IcechunkError
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
+
+from .base import Gap, Pauses, failure, make_event
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
@@ -24,36 +25,36 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
 WATERMARK = "last_snapshot_id"
-"""Where an asset watcher keeps, in the state store of its asset, how far it has come."""
+"""Key of an asset watcher's position in the state store of its asset."""
 
 
 class IcechunkBranchTrigger(BaseEventTrigger):
-    """One event for every new commit on a branch, oldest first.
+    """Emit one event for every new commit on a branch, oldest first.
 
-    In an `AssetWatcher` it runs for ever. How far it came is stored one interval after the events
-    were handed over, so that a triggerer that dies loses none; one that dies in between tells the
-    same commits again, and consumers can tell by `snapshot_id`. If the branch no longer contains
-    what was seen last, the newest commit is told with `reset` set. Errors are logged and waited
-    out, whatever they are.
+    In an `AssetWatcher` it runs endlessly. Its position is stored one interval after the events
+    were emitted, so a triggerer that dies loses none; it may emit some again, which consumers
+    recognise by `snapshot_id`. If the branch no longer contains the last commit seen, the newest
+    one is emitted with `reset` set. All errors are logged and retried.
 
-    Events keep a distance, because Airflow starts a run with the first of several that come between
-    two rounds of its scheduler, and keeps the others until the next event comes.
+    Events are spaced out because Airflow starts only one run for the events that arrive between two
+    scheduler loops, and holds the others back until the next event.
 
-    :param repository: path below the root of the connection.
+    :param repository: path of the repository, relative to the connection's root.
     :param branch: the branch to follow.
-    :param icechunk_conn_id: the connection.
-    :param start_from: where a watcher begins that has no state yet: at the `head`, so that only
-        later commits count, at the `beginning`, or after the snapshot with this id.
-    :param path: tell only commits that changed something at or below this path.
-    :param message_matches: tell only commits in whose message this regular expression is found.
-    :param metadata_has: tell only commits whose metadata has these entries.
-    :param poll_interval: seconds between two looks.
-    :param event_gap: least number of seconds between two events; longer than a round of the
-        scheduler, so that every commit starts a run of its own.
-    :param once: end after the first event, as a deferred sensor needs it, or with an error event if
-        waiting is hopeless.
-    :param watcher_id: anything that tells two watchers apart. Airflow runs equal triggers once and
-        cannot keep the state of two assets then: give each asset its own.
+    :param icechunk_conn_id: the Icechunk connection.
+    :param start_from: where a watcher without stored state starts: at the `head` (only later
+        commits match), at the `beginning`, or after the snapshot with this id.
+    :param path: only commits that changed something at or under this path match.
+    :param message_matches: only commits whose message contains a match of this regular expression
+        match.
+    :param metadata_has: only commits whose metadata has these entries match.
+    :param poll_interval: seconds between polls.
+    :param event_gap: minimum seconds between two events; longer than a scheduler loop, so that
+        every commit starts its own run.
+    :param once: stop after the first event, as deferred sensors need; a permanent error is also an
+        event then.
+    :param watcher_id: any text that distinguishes two watchers. Airflow runs identical triggers
+        once, for one asset's state only: give each asset its own id.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         self.event_gap = event_gap
         self.once = once
         self.watcher_id = watcher_id
+        self._opened = OpenRepository()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments, for the triggerer."""
@@ -108,11 +110,11 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         pauses, gap = Pauses(self.poll_interval), Gap(self.event_gap)
         start = ""
         if self.once:
-            await asyncio.sleep(pauses.before_first_look())
+            await asyncio.sleep(pauses.before_first_poll())
         while True:
             try:
                 start = start or await self._watermark() or self.start_from
-                seen = await asyncio.to_thread(self._look, start)
+                seen = await asyncio.to_thread(self._poll, start)
             except Exception as error:
                 if self.once:
                     if not isinstance(error, IcechunkError):
@@ -120,8 +122,8 @@ class IcechunkBranchTrigger(BaseEventTrigger):
                     if not is_temporary(error):
                         yield make_event(failure(error))
                         return
-                # A watcher that ended would be started again at once, for ever.
-                self.log.warning("Looking at %s failed: %s", self.repository, error)
+                # Airflow would restart a watcher that ended at once, endlessly.
+                self.log.warning("Polling %s failed: %s", self.repository, error)
                 await asyncio.sleep(pauses.after_failure())
                 continue
             for event in seen.events:
@@ -130,21 +132,23 @@ class IcechunkBranchTrigger(BaseEventTrigger):
                     return
                 await gap.keep()
                 yield make_event(dict(event))
-            # Stored only after this pause: by then Airflow has written the events down.
+            # Stored only after this pause: by then Airflow has persisted the events.
             await asyncio.sleep(pauses.after_success())
-            if seen.upto != start:
-                start = seen.upto
+            if seen.watermark != start:
+                start = seen.watermark
                 await self._remember(start)
 
-    def _look(self, start: str) -> Seen:
-        repository = IcechunkHook(self.icechunk_conn_id).open(self.repository)
-        return look(
-            repository,
-            self.repository,
-            self.branch,
-            start=start,
-            conditions=Conditions(self.path, self.message_matches, self.metadata_has or {}),
-        )
+    def _poll(self, start: str) -> NewCommits:
+        def poll(repository: Repository) -> NewCommits:
+            return poll_since(
+                repository,
+                self.repository,
+                self.branch,
+                start=start,
+                conditions=CommitFilter(self.path, self.message_matches, self.metadata_has or {}),
+            )
+
+        return self._opened.ask(self.icechunk_conn_id, self.repository, poll)
 
     async def _watermark(self) -> str | None:
         if self.asset_state_store is None:
@@ -158,15 +162,15 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         try:
             await self.asset_state_store.aset(WATERMARK, snapshot_id)
         except Exception as error:  # noqa: BLE001 - it is Airflow's, and may be any
-            # Forgotten only if the triggerer ends before the next commit, and told again then.
-            self.log.warning("How far %s was told is not stored: %s", self.repository, error)
+            # Lost only if the triggerer ends before the next commit, which is then emitted again.
+            self.log.warning("Cannot store the position in %s: %s", self.repository, error)
 
 
-def look(
-    repository: Repository, name: str, branch: str, *, start: str, conditions: Conditions
-) -> Seen:
-    """What is new on a branch since `start`: `head`, `beginning` or a snapshot id."""
+def poll_since(
+    repository: Repository, name: str, branch: str, *, start: str, conditions: CommitFilter
+) -> NewCommits:
+    """New commits on a branch since `start`: `head`, `beginning` or a snapshot id."""
     if start == "head":
-        return Seen(repository.lookup_branch(branch), [])
+        return NewCommits(repository.lookup_branch(branch), [])
     since = None if start == "beginning" else start
-    return look_at_branch(repository, name, branch, since=since, conditions=conditions)
+    return poll_branch(repository, name, branch, since=since, conditions=conditions)

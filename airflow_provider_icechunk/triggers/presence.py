@@ -1,25 +1,26 @@
-"""Wait until a tag, a group or an array is there."""
+"""Wait until a tag, a group or an array exists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_icechunk.engine.pipelines.observe import poll_node, poll_tag
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.observing import look_for_node, look_for_tag
-from airflow_provider_icechunk.triggers.polling import PollingTrigger
+
+from .base import PollingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
 
 
 class IcechunkTagTrigger(PollingTrigger):
-    """Wait until a tag is there; the deferred half of IcechunkTagSensor.
+    """Wait until a tag exists; the deferred half of IcechunkTagSensor.
 
-    :param repository: path below the root of the connection.
-    :param tag: the tag.
-    :param icechunk_conn_id: the connection.
-    :param poll_interval: seconds between two looks.
+    :param repository: path of the repository, relative to the connection's root.
+    :param tag: the tag to wait for.
+    :param icechunk_conn_id: the Icechunk connection.
+    :param poll_interval: seconds between polls.
     """
 
     def __init__(
@@ -47,22 +48,22 @@ class IcechunkTagTrigger(PollingTrigger):
             },
         )
 
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """Which snapshot the tag names."""
-        return look_for_tag(repository, self.tag)
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The tag and its snapshot."""
+        return poll_tag(repository, self.tag)
 
 
 class IcechunkNodeTrigger(PollingTrigger):
-    """Wait until a group or an array is as asked for; the deferred half of IcechunkNodeSensor.
+    """Wait until a group or array exists; the deferred half of IcechunkNodeSensor.
 
-    :param repository: path below the root of the connection.
+    :param repository: path of the repository, relative to the connection's root.
     :param path: path of the group or array.
-    :param branch: the branch to look at.
-    :param kind: `array` or `group`, if it has to be one of them.
-    :param attributes: attributes it must have, with these values.
-    :param minimum_shape: lengths that the array must have reached.
-    :param icechunk_conn_id: the connection.
-    :param poll_interval: seconds between two looks.
+    :param branch: the branch to follow.
+    :param kind: `array` or `group`, if only one of them will do.
+    :param attributes: attributes and values it must have.
+    :param minimum_shape: shape that the array must have reached in every dimension.
+    :param icechunk_conn_id: the Icechunk connection.
+    :param poll_interval: seconds between polls.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class IcechunkNodeTrigger(PollingTrigger):
             },
         )
 
-    def look(self, repository: Repository) -> dict[str, Any] | None:
-        """The node, if it is as asked for."""
-        return look_for_node(
+    def poll(self, repository: Repository) -> dict[str, Any] | None:
+        """The node, if it matches."""
+        return poll_node(
             repository,
             self.path,
             branch=self.branch,

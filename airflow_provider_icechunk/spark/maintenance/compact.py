@@ -1,4 +1,4 @@
-"""Compaction on executors: one task for each packed file, one commit for all of them."""
+"""Compaction on executors: one task per packed file, one commit for all of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.format.references import ChunkRefs
-from airflow_provider_icechunk.repository.leases import Leasehold, Tenancy
-from airflow_provider_icechunk.repository.maintenance.compaction import (
-    CompactionRules,
-    Group,
-    Packed,
-)
-from airflow_provider_icechunk.repository.maintenance.compaction_run import (
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.leases import Leasehold, Tenancy
+from airflow_provider_icechunk.engine.maintenance.compact import (
+    ChunkGroup,
     CompactionResult,
+    CompactionRules,
+    Packed,
     as_if_moved,
     commit_compaction,
     move_group,
     plan_compaction,
 )
-from airflow_provider_icechunk.spark.executor_errors import on_executors
-from airflow_provider_icechunk.spark.places import RepositoryLike, opened
-from airflow_provider_icechunk.spark.plan import check_complete
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, on_executors, opened
 
 _GROUPS = "number long, refs binary"
 _ARROW = pa.schema([("number", pa.int64()), ("refs", pa.binary())])
@@ -43,23 +44,23 @@ def compact(
     metadata: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> CompactionResult:
-    """Put neighbouring small chunks of the head of a branch into packed files, as one commit.
+    """Pack neighbouring small chunks of the head of a branch into larger files, as one commit.
 
-    The same as `compact` of `repository.maintenance.compaction_run`, with the bytes copied by
-    executors. A chunk that is written meanwhile keeps what was written.
+    Like `Repository.compact`, but executors copy the bytes. Chunks written in the meantime keep
+    their new values.
     """
     session = opened(repository).readonly_session(branch)
-    engine = session.tree.engine
-    groups = plan_compaction(engine, branch, rules or CompactionRules())
+    core = session.tree.core
+    groups = plan_compaction(core, branch, rules or CompactionRules())
     if dry_run:
         return as_if_moved(groups)
-    held = engine.leasehold()
+    held = core.leasehold()
     packed = _move(spark, session, groups, held)
-    return commit_compaction(engine, branch, packed, held, message=message, metadata=metadata)
+    return commit_compaction(core, branch, packed, held, message=message, metadata=metadata)
 
 
 def _move(
-    spark: SparkSession, session: Session, groups: list[Group], held: Leasehold
+    spark: SparkSession, session: Session, groups: list[ChunkGroup], held: Leasehold
 ) -> list[Packed]:
     if not groups:
         return []
@@ -86,12 +87,12 @@ def _move_groups(
     session: Session, batches: Iterator[pa.RecordBatch], tenancy: Tenancy
 ) -> Iterator[pa.RecordBatch]:
     base = session.tree.base.id
-    held = session.tree.engine.leasehold(tenancy)
+    held = session.tree.core.leasehold(tenancy)
     for batch in batches:
         for number, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             fragment = decode_fragment(data, where=f"group {number}")
             ((node_id, refs),) = fragment.arrays.items()
-            moved = move_group(session.tree.engine, Group(node_id, "", refs), held)
+            moved = move_group(session.tree.core, ChunkGroup(node_id, "", refs), held)
             answer = encode_fragment(Fragment(base, "", "", {node_id: moved.refs}))
             yield pa.RecordBatch.from_arrays(
                 [pa.array([number], pa.int64()), pa.array([answer], pa.binary())], schema=_ARROW

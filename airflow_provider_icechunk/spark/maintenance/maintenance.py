@@ -1,8 +1,8 @@
 """Maintenance on Spark, for repositories that outgrow one process.
 
-The decisions are those of `repository.maintenance`: the same plans, the same order of looking and
-deleting, the same refusals. Executors list folders and read manifests, and what nothing refers to
-is found by a join; references, history and deletion stay with the driver.
+The decisions are those of `engine.maintenance`: the same plans, order and refusals. Executors list
+folders and read manifests, and a join finds unreferenced objects; the driver handles references,
+history and deletion.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from datetime import datetime, timedelta
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_icechunk.exceptions import MaintenanceError
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
-from airflow_provider_icechunk.repository.engine import Engine
-from airflow_provider_icechunk.repository.maintenance.collect import Collection
-from airflow_provider_icechunk.repository.maintenance.collect_plan import (
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot
+from airflow_provider_icechunk.engine.maintenance.collect import Collection
+from airflow_provider_icechunk.engine.maintenance.collect_plan import (
     OBJECTS,
     CollectionPlan,
     GCSummary,
@@ -27,97 +26,94 @@ from airflow_provider_icechunk.repository.maintenance.collect_plan import (
     as_if_done,
     prefix_of,
 )
-from airflow_provider_icechunk.repository.maintenance.findings import VerifyReport
-from airflow_provider_icechunk.repository.maintenance.idsets import (
+from airflow_provider_icechunk.engine.maintenance.findings import VerifyReport
+from airflow_provider_icechunk.engine.maintenance.listing import (
+    JOBS,
     NOTHING,
     Ids,
-    contains,
-    whole,
-)
-from airflow_provider_icechunk.repository.maintenance.listing import (
-    JOBS,
     Listing,
     abandoned_jobs,
+    contains,
     unfinished_files,
+    whole,
 )
-from airflow_provider_icechunk.repository.maintenance.loading import Loader
-from airflow_provider_icechunk.repository.maintenance.measure import (
+from airflow_provider_icechunk.engine.maintenance.measure import (
     Measurement,
     Measuring,
     Size,
     Stored,
     stored_files,
 )
-from airflow_provider_icechunk.repository.maintenance.reachable import (
+from airflow_provider_icechunk.engine.maintenance.reachable import (
+    Loader,
     MemoryLimits,
     Reachable,
     chunk_ids,
 )
-from airflow_provider_icechunk.repository.maintenance.verify import (
-    Examined,
-    StoredFiles,
-    Verification,
-)
-from airflow_provider_icechunk.spark.executor_errors import on_executors
-from airflow_provider_icechunk.spark.places import RepositoryLike, opened
-from airflow_provider_icechunk.spark.upkeep_frames import (
+from airflow_provider_icechunk.engine.maintenance.verify import Examined, StoredFiles, Verification
+from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, on_executors, opened
+
+from .frames import (
+    ManifestFacts,
     Place,
     collected,
-    listed,
-    needed,
-)
-from airflow_provider_icechunk.spark.upkeep_looks import (
-    Facts,
     examined,
     facts_of,
+    listed,
+    needed,
     sizes_of,
     unnamed,
     unsound,
 )
 
 _SOUND = 1 << 62
-"""A size that is long enough for every reference."""
+"""A size that is large enough for every reference."""
 
 
-def garbage_collect(
+def collect(
     spark: SparkSession,
     repository: RepositoryLike,
-    delete_object_older_than: datetime,
+    older_than: datetime,
     *,
     minimum_age: timedelta | None = None,
     dry_run: bool = False,
 ) -> GCSummary:
-    """Delete what no branch or tag reaches and that was stored before a given time.
+    """Delete objects that no branch or tag reaches and that were stored before a given time.
 
-    As `Repository.garbage_collect`, and as careful: that time must be older than the longest
-    running session, only the store's clock counts, anything that cannot be read stops it before
-    the first delete, and references are read again before every kind of object.
+    As careful as `Repository.collect`: the time must be before the start of the longest running
+    session, only the store's clock counts, anything unreadable stops it before the first delete,
+    and references are read again before each kind of object.
     """
-    collection = SparkCollection(spark, engine_of(repository))
-    plan = collection.make_plan(delete_object_older_than, minimum_age=minimum_age)
+    collection = SparkCollection(spark, core_of(repository))
+    plan = collection.make_plan(older_than, minimum_age=minimum_age)
     return as_if_done(plan) if dry_run else collection.carry_out(plan)
 
 
+garbage_collect = collect
+"""The official name."""
+
+
 def verify(spark: SparkSession, repository: RepositoryLike) -> VerifyReport:
-    """Check that everything that branches and tags need is there, as `Repository.verify` does."""
-    return SparkVerification(engine_of(repository), spark=spark).run()
+    """Check that all objects branches and tags need exist, like `Repository.verify`."""
+    return SparkVerification(core_of(repository), spark=spark).run()
 
 
 def measure(spark: SparkSession, repository: RepositoryLike) -> Measurement:
-    """Sizes of every version and array, and of the files, as `Repository.measure` does."""
-    engine = engine_of(repository)
-    return SparkMeasuring(spark, engine).run()
+    """Measure versions, arrays and files, like `Repository.measure`."""
+    core = core_of(repository)
+    return SparkMeasuring(spark, core).run()
 
 
-def engine_of(repository: RepositoryLike) -> Engine:
-    """The engine of a repository, opened if it is only named."""
-    return opened(repository).engine
+def core_of(repository: RepositoryLike) -> Core:
+    """The core of a repository, opened if necessary."""
+    return opened(repository).core
 
 
 class LaterReachable(Reachable):
-    """What references reach, with manifests put aside for executors instead of being read.
+    """What references reach, with manifests set aside for executors instead of being read.
 
-    Once they were taken, what is reached in addition is read here, because it is little.
+    What is reached after they were taken is little, and is read here.
     """
 
     def __init__(self, loader: Loader, limits: MemoryLimits | None = None) -> None:
@@ -125,7 +121,7 @@ class LaterReachable(Reachable):
         self._later: list[bytes] | None = []
 
     def take_manifests(self) -> list[bytes]:
-        """The manifests put aside. From now on their chunks are the caller's matter."""
+        """The manifests set aside. From now on the caller handles their chunks."""
         taken, self._later = self._later or [], None
         return taken
 
@@ -137,25 +133,25 @@ class LaterReachable(Reachable):
 
 
 class SparkCollection(Collection):
-    """A collection whose plan is made by executors and carried out as always.
+    """A collection that executors plan and the driver carries out as usual.
 
-    The plan of chunks holds what the join found, so its listing may be as late as the join. That
-    is no risk: references are looked at after it once more, and what became reachable goes out.
+    Its listing of chunks may be as late as the join. That is safe: references are read again
+    afterwards, and what became reachable is left out.
     """
 
-    def __init__(self, spark: SparkSession, engine: Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, spark: SparkSession, core: Core) -> None:
+        super().__init__(core)
         self._spark = spark
-        self._later = LaterReachable(Loader(engine.storage, engine.ledger))
+        self._later = LaterReachable(Loader(core.storage, core.refs))
         self._live = self._later
 
     def make_plan(
         self, older_than: datetime, *, minimum_age: timedelta | None = None
     ) -> CollectionPlan:
-        """List, find out what is in use, and join. Deletes nothing."""
+        """List objects, find those in use, and join. Deletes nothing."""
         start = self._begin(older_than, minimum_age)
         before = start.before
-        place, layout = Place.of(self._engine), self._engine.ledger.layout
+        place, layout = Place.of(self._core), self._core.refs.layout
         found: dict[Layer, Listing] = {}
         for layer in OBJECTS:
             prefix = prefix_of(layer, layout)
@@ -164,8 +160,8 @@ class SparkCollection(Collection):
             elif layer is not Layer.CHUNKS:
                 frame = listed(self._spark, place, prefix, before=before)
                 found[layer] = collected(frame, prefix, place)
-        jobs = abandoned_jobs(self._engine.storage.scan(JOBS), before, start.lapsed)
-        unfinished = unfinished_files(self._engine.storage, before)
+        jobs = abandoned_jobs(self._core.storage.scan(JOBS), before, start.lapsed)
+        unfinished = unfinished_files(self._core.storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(found[Layer.SNAPSHOTS].ids))
         self._refresh()
         manifests = self._later.take_manifests()
@@ -181,8 +177,7 @@ class SparkCollection(Collection):
 class SparkVerification(Verification):
     """A verification whose manifests are read by executors.
 
-    The driver looks closer only at manifests that a join found something about, with the same
-    checks as always.
+    The driver runs the usual checks only on manifests for which a join found a problem.
     """
 
     spark: SparkSession | None = None
@@ -190,13 +185,13 @@ class SparkVerification(Verification):
     chunk_files: int = 0
 
     def run(self) -> VerifyReport:
-        """Look at everything and report."""
+        """Check everything and report."""
         report = Verification.run(self)
         return replace(report, checked={**report.checked, "chunk_files": self.chunk_files})
 
     def list_files(self) -> StoredFiles:
-        """Everything that is stored, but chunk files, which a join looks at later."""
-        layout = self.engine.ledger.layout
+        """All stored objects except chunk files, which a join checks later."""
+        layout = self.core.refs.layout
         return StoredFiles(
             self._listed(layout.snapshots),
             self._listed(layout.transactions),
@@ -210,7 +205,7 @@ class SparkVerification(Verification):
     ) -> list[Examined | MaintenanceError]:
         """Check manifests on executors; in the given order."""
         assert self.spark is not None
-        place, prefix = Place.of(self.engine), self.engine.ledger.layout.chunks
+        place, prefix = Place.of(self.core), self.core.refs.layout.chunks
         found = listed(self.spark, place, prefix).persist()
         looked = examined(self.spark, place, list(namer)).persist()
         try:
@@ -232,7 +227,7 @@ class SparkVerification(Verification):
         stored: StoredFiles,
         manifests: Mapping[ManifestId, Examined],
     ) -> None:
-        """Report files that nothing names."""
+        """Report unreferenced files."""
         assert self.loose is not None
         Verification.count_unreachable(
             self, snapshots, replace(stored, chunks=self.loose), manifests
@@ -242,7 +237,7 @@ class SparkVerification(Verification):
         self,
         identity: ManifestId,
         user: Snapshot,
-        facts: Facts | None,
+        facts: ManifestFacts | None,
         wrong: Mapping[bytes, int | None],
         stored: StoredFiles,
     ) -> Examined | MaintenanceError:
@@ -251,7 +246,7 @@ class SparkVerification(Verification):
         if facts is not None and counted and not wrong:
             return Examined(facts.boxes, NOTHING, facts.references, [])
         try:
-            manifest = Loader(self.engine.storage, self.engine.ledger).manifest(identity)
+            manifest = Loader(self.core.storage, self.core.refs).manifest(identity)
         except MaintenanceError as problem:
             return problem
         chunks = _as_found(manifest, wrong, stored.chunks)
@@ -260,12 +255,12 @@ class SparkVerification(Verification):
 
     def _listed(self, prefix: str) -> Listing:
         assert self.spark is not None
-        place = Place.of(self.engine)
+        place = Place.of(self.core)
         return collected(listed(self.spark, place, prefix), prefix, place)
 
 
 def _as_found(manifest: Manifest, wrong: Mapping[bytes, int | None], chunks: Listing) -> Listing:
-    """The chunk files of a manifest as a listing: nothing is known of the sound ones but that."""
+    """The chunk files of a manifest as a listing; the size of intact ones is unknown."""
     ids = chunk_ids(manifest)
     sizes = np.array([wrong.get(one, _SOUND) for one in whole(ids)], object)
     there = np.array([size is not None for size in sizes], np.bool_)
@@ -281,11 +276,11 @@ def _as_found(manifest: Manifest, wrong: Mapping[bytes, int | None], chunks: Lis
 class SparkMeasuring(Measuring):
     """A measurement whose manifests are read by executors."""
 
-    def __init__(self, spark: SparkSession, engine: Engine) -> None:
-        self._later = LaterReachable(Loader(engine.storage, engine.ledger))
-        super().__init__(engine, self._later)
+    def __init__(self, spark: SparkSession, core: Core) -> None:
+        self._later = LaterReachable(Loader(core.storage, core.refs))
+        super().__init__(core, self._later)
         self._spark = spark
-        self._place = Place.of(engine)
+        self._place = Place.of(core)
 
     def sizes(self, manifests: Sequence[ManifestId]) -> list[dict[NodeId, Size]]:
         """What each manifest holds of each array."""
@@ -296,7 +291,7 @@ class SparkMeasuring(Measuring):
         """The files of one folder."""
         everything = listed(self._spark, self._place, prefix).persist()
         try:
-            if prefix == self.engine.ledger.layout.chunks:
+            if prefix == self.core.refs.layout.chunks:
                 named = needed(self._spark, self._place, self._later.take_manifests())
                 unused = everything.join(named, "id", "left_anti")
                 return Stored(*_totals(everything), *_totals(unused))

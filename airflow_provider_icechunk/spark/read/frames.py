@@ -1,4 +1,4 @@
-"""Arrays as data frames: a row for each cell, or a row for each chunk."""
+"""Arrays as data frames: one row per cell, or one row per chunk."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ import pyarrow as pa
 import zarr
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid
+from airflow_provider_icechunk.engine.zarr_store.regions import (
+    Parts,
+    Region,
+    extent,
+    plan_box,
+    slices,
+)
 from airflow_provider_icechunk.spark.columns import (
     CHUNK_COLUMNS,
     arrow_schema,
     spark_schema,
     to_arrow,
 )
-from airflow_provider_icechunk.spark.dimensions import Parts
-from airflow_provider_icechunk.spark.encode import chunk_grid
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array, opened
-from airflow_provider_icechunk.spark.plan import Region, extent, plan_box, slices
-from airflow_provider_icechunk.spark.reading import (
-    FrameLayout,
-    Ranges,
-    Reading,
-    ReadTask,
-    Selection,
-    plan_reading,
-)
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, open_array, opened
+
+from .plan import FrameLayout, PlannedRead, Ranges, ReadTask, Selection, plan_reading
 
 _ROWS = 1 << 18
 _CELLS = 1 << 22
-"""Cells that a task decodes at once; never less than a chunk."""
+"""Cells that a task decodes at once; at least one chunk."""
 
 
-def read(
+def read_dataframe(
     spark: SparkSession,
     repository: RepositoryLike,
     path: str = "/",
@@ -54,16 +53,16 @@ def read(
     coordinates: bool = True,
     tasks: int | None = None,
 ) -> DataFrame:
-    """The array at `path`, or arrays of the group there, as a frame of one snapshot.
+    """Read the array at `path`, or arrays of the group there, from one snapshot as a frame.
 
-    Long frames have a column for each dimension and one for each array; chunks outside of the
-    selection are not read. Frames of chunks hold whole chunks, as bytes in the array's type.
+    Long frames have a column for each dimension and each array; chunks outside the selection are
+    not read. Frames of chunks contain whole chunks, as bytes in the array's type.
 
     :param branch: read its head, by default that of `main`; with `as_of`, its last commit by then.
-    :param isel: positions by name or number of dimension, one or (first, one after the last).
-    :param sel: values of a sorted coordinate by name or number of dimension, (first, last), both
-        included; `None` leaves an end open.
-    :param coordinates: show values of coordinate arrays, where there are some, not positions.
+    :param isel: positions by name or number of dimension: an index, or (start, stop).
+    :param sel: values of a sorted coordinate by name or number of dimension: (first, last),
+        inclusive; `None` leaves an end open.
+    :param coordinates: show values of coordinate arrays instead of positions, where they exist.
     """
     session = open_snapshot(repository, branch, tag, snapshot_id, as_of)
     reading = plan_reading(
@@ -88,7 +87,7 @@ def open_snapshot(
     snapshot_id: str | None = None,
     as_of: datetime | None = None,
 ) -> Session:
-    """A session that reads the snapshot which the arguments name; by default the head of `main`."""
+    """A read-only session on the named snapshot; by default the head of `main`."""
     if branch is None and tag is None and snapshot_id is None:
         branch = "main"
     return opened(repository).readonly_session(
@@ -96,7 +95,7 @@ def open_snapshot(
     )
 
 
-def read_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
+def read_task(reading: PlannedRead, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches."""
     arrays = [open_array(reading.session, path) for path in task.paths]
     if reading.layout == "chunks":
@@ -107,14 +106,16 @@ def read_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
         yield from _long_rows(reading, arrays, block)
 
 
-def _read_numbers(reading: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_numbers(
+    reading: PlannedRead, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from read_task(reading, reading.tasks[number])
 
 
 def _long_rows(
-    reading: Reading, arrays: Sequence[zarr.Array[Any]], block: Region
+    reading: PlannedRead, arrays: Sequence[zarr.Array[Any]], block: Region
 ) -> Iterator[pa.RecordBatch]:
     labels = [
         np.arange(start, stop, dtype=np.int64)

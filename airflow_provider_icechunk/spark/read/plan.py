@@ -1,7 +1,7 @@
-"""What a read covers: which arrays, which part, in which columns and tasks. Decided once, up front.
+"""Plan a read once, up front: which arrays, which part, which columns and tasks.
 
-The snapshot is fixed when a read is planned, so all tasks of it see the same data, however long
-they take and whatever is committed meanwhile.
+Planning fixes the snapshot, so all tasks see the same data, however long they take and whatever is
+committed in the meantime.
 """
 
 from __future__ import annotations
@@ -14,38 +14,37 @@ from typing import Any, Literal
 import numpy as np
 import zarr
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.columns import (
-    CHUNK_COLUMNS,
-    Column,
-    column_for,
-)
-from airflow_provider_icechunk.spark.dimensions import (
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid
+from airflow_provider_icechunk.engine.zarr_store.labels import span_between
+from airflow_provider_icechunk.engine.zarr_store.regions import (
     DimensionKey,
     Parts,
+    Region,
+    Span,
     by_axis,
     dimension_names,
+    plan_box,
+    plan_parts,
     span_of,
 )
-from airflow_provider_icechunk.spark.encode import chunk_grid
-from airflow_provider_icechunk.spark.labels import span_between
-from airflow_provider_icechunk.spark.plan import Region, Span, plan_box, plan_parts
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.columns import CHUNK_COLUMNS, Column, column_for
 
 FrameLayout = Literal["long", "chunks"]
-"""A row for each cell, or a row for each chunk."""
+"""One row per cell, or one row per chunk."""
 Range = tuple[Any, Any]
 Ranges = Mapping[str, Range] | Mapping[int, Range] | Mapping[DimensionKey, Range]
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
-    """One dimension of what is read."""
+class ReadDimension:
+    """One dimension of a read."""
 
     name: str
     column: Column
     coordinate: str | None
-    """The path of the array whose values stand in the column; without one, positions do."""
+    """Path of the coordinate array for the column's values; without one they are positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +56,24 @@ class ReadTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A planned read. Travels to executors; opens its snapshot there."""
+class PlannedRead:
+    """A planned read. It is sent to executors and opens its snapshot there."""
 
     session: Session
     layout: FrameLayout
     columns: tuple[Column, ...]
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[ReadDimension, ...]
     tasks: tuple[ReadTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which part to read, by name or number of dimension; both ways may be mixed."""
+    """Which part to read, by name or number of dimension; `isel` and `sel` may be mixed."""
 
     isel: Parts
-    """Positions: one, or from the first up to, not including, the second."""
+    """Positions: an index, or (start, stop)."""
     sel: Ranges
-    """Values of a sorted coordinate: from the first up to and including the second."""
+    """Values of a sorted coordinate: (first, last), inclusive."""
 
 
 def plan_reading(
@@ -87,7 +86,7 @@ def plan_reading(
     coordinates: bool,
     tasks: int | None,
     cores: int,
-) -> Reading:
+) -> PlannedRead:
     """Plan to read the array at `path`, or arrays of the group there."""
     root = zarr.open_group(session.store, mode="r")
     node = root.get(path.strip("/")) if path.strip("/") else root
@@ -99,11 +98,11 @@ def plan_reading(
     box = _box(arrays[0], names, home, selection)
     if layout == "chunks":
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
-        return Reading(session, layout, CHUNK_COLUMNS, (), tuple(work))
+        return PlannedRead(session, layout, CHUNK_COLUMNS, (), tuple(work))
     values = tuple(column_for(array.basename or "value", array.dtype) for array in arrays)
     taken = {column.name for column in values}
     dimensions = tuple(_dimension(name, home if coordinates else None, taken) for name in names)
-    return Reading(
+    return PlannedRead(
         session,
         layout,
         (*(dimension.column for dimension in dimensions), *values),
@@ -113,7 +112,7 @@ def plan_reading(
 
 
 def _members(group: zarr.Group, variables: Sequence[str] | None) -> list[zarr.Array[Any]]:
-    """The arrays of a group that are read together; they have to share their dimensions."""
+    """The arrays of a group to read together; they must share their dimensions."""
     found = dict(group.arrays())
     missing = sorted(set(variables or ()) - found.keys())
     if missing:
@@ -129,8 +128,8 @@ def _members(group: zarr.Group, variables: Sequence[str] | None) -> list[zarr.Ar
     for array in chosen[1:]:
         if (array.shape, dimension_names(array)) != (first.shape, dimension_names(first)):
             raise InvalidInputError(
-                f"{array.path!r} and {first.path!r} have different dimensions: choose arrays that "
-                "belong together with `variables`"
+                f"{array.path!r} and {first.path!r} have different dimensions: choose arrays with "
+                "the same dimensions with `variables`"
             )
     return chosen
 
@@ -148,12 +147,12 @@ def _coordinate(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
     return node if isinstance(node, zarr.Array) and fits else None
 
 
-def _dimension(name: str, group: zarr.Group | None, taken: set[str]) -> Dimension:
+def _dimension(name: str, group: zarr.Group | None, taken: set[str]) -> ReadDimension:
     coordinate = None if group is None or name in taken else _coordinate(group, name)
     if coordinate is None:
         column = f"{name}_index" if name in taken else name
-        return Dimension(name, column_for(column, np.dtype(np.int64)), None)
-    return Dimension(name, column_for(name, coordinate.dtype), coordinate.path)
+        return ReadDimension(name, column_for(column, np.dtype(np.int64)), None)
+    return ReadDimension(name, column_for(name, coordinate.dtype), coordinate.path)
 
 
 def _box(

@@ -1,4 +1,4 @@
-"""Options of the data source, checked: an unknown or contradictory one is refused."""
+"""The options of the data source; unknown or contradictory ones are refused."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from airflow_provider_icechunk.engine.pipelines.description import describe
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.specification import describe
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.storage.base import Storage
-    from airflow_provider_icechunk.zarr_store.sessions import Repository
+    from airflow_provider_icechunk.engine.repository import Repository
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 
 NOW = "now"
-"""Begin with the first commit after the query was started for the first time."""
+"""Start with the first commit after the first start of the query."""
 EVERYTHING = "everything"
-"""Begin with all that is there at that time, as if one commit had made it."""
+"""Start with everything that exists at that time, as if one commit had created it."""
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options that Spark hands on to a stream's source or sink but that are meant for itself."""
+"""Options for Spark itself, which it also passes to a stream's source or sink."""
 
 
 class SourceOptions(BaseModel):
-    """Options as Spark hands them over: texts, with names in lower case."""
+    """Options as Spark passes them: strings, with lower-case names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field(min_length=1)
-    """Where the repository is."""
+    """The address of the repository."""
     region: str | None = None
     endpoint_url: str | None = None
     allow_http: bool = False
@@ -39,11 +39,11 @@ class SourceOptions(BaseModel):
     anonymous: bool = False
 
     authorize: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://")], ...] = ()
-    """URL prefixes of virtual chunks that may be read, with the credentials of the environment; the
-    repository has to declare them as virtual chunk containers."""
+    """URL prefixes of virtual chunks that may be read, with credentials from the environment; the
+    repository must declare them as virtual chunk containers."""
 
     node: str = "/"
-    """The array or group inside of the repository."""
+    """The array or group in the repository."""
     branch: str | None = None
     tag: str | None = None
     snapshot: str | None = None
@@ -56,16 +56,16 @@ class SourceOptions(BaseModel):
     tasks: int | None = Field(default=None, ge=1, le=100_000)
 
     job: str | None = None
-    """For writing: an id that is the same on every attempt; by default every write has its own."""
+    """For writes: an id that is the same for every attempt; by default each write gets its own."""
     message: str | None = None
     encoded: bool = False
 
     since: str = NOW
-    """For changes: after which snapshot they begin; or `NOW`, or `EVERYTHING`."""
+    """For changes: the snapshot after which they start, `NOW` or `EVERYTHING`."""
     commits_per_batch: int | None = Field(default=None, ge=1)
-    """For a stream of changes: how many commits a batch has at most."""
+    """For streams of changes: the maximum number of commits in a batch."""
     look_back: int = Field(default=1000, ge=1)
-    """For a stream that is written: how many snapshots are searched for a batch's first commit."""
+    """For writing streams: how many snapshots are searched for an earlier commit of a batch."""
 
     @field_validator("isel", "sel", mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class SourceOptions(BaseModel):
     @field_validator("authorize", mode="before")
     @classmethod
     def _from_prefixes(cls, value: Any) -> Any:
-        """Prefixes with commas between them, or, for those that have some, a list as JSON."""
+        """Comma-separated prefixes, or a JSON list if they contain commas."""
         if not isinstance(value, str):
             return value
         found = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
@@ -88,7 +88,7 @@ class SourceOptions(BaseModel):
 
     def storage(self) -> Storage:
         """The storage of the repository; credentials come from the environment."""
-        from airflow_provider_icechunk.storage.locate import locate
+        from airflow_provider_icechunk.engine.storage.location import locate
 
         return locate(
             self.path,
@@ -100,18 +100,18 @@ class SourceOptions(BaseModel):
         )
 
     def repository(self) -> Repository:
-        """The repository, opened with the right to read the virtual chunks that are authorized."""
-        from airflow_provider_icechunk.zarr_store.sessions import Repository
+        """Open the repository, with access to the authorized virtual chunks."""
+        from airflow_provider_icechunk.engine.repository import Repository
 
         granted = dict.fromkeys(self.authorize)
         return Repository.open(self.storage(), authorize_virtual_chunk_access=granted or None)
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read or a write; says what is wrong with others, without their values."""
+    """Parse the options; errors do not quote values, which may be secret."""
     try:
         given = {name.lower(): options[name] for name in options}
         ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
         return SourceOptions.model_validate(ours)
     except ValidationError as error:
-        raise InvalidInputError(f"wrong options for icechunk: {describe(error)}") from None
+        raise InvalidInputError(f"invalid options for icechunk: {describe(error)}") from None

@@ -1,8 +1,7 @@
-"""The data source `icechunk` of Spark: read arrays and changes, write frames of chunks.
+"""The Spark data source `icechunk`: read arrays and changes, write frames of chunks.
 
-Spark runs these methods in processes of their own and pickles what they return, so nothing may be
-remembered in an object after it was made. Imports are late: Spark imports this module to look at
-its name.
+Spark runs these methods in separate processes and pickles what they return, so objects must not
+change after construction. Imports are late because Spark imports this module just for its name.
 """
 
 from __future__ import annotations
@@ -26,16 +25,17 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_icechunk.format.fragments import Fragment
-    from airflow_provider_icechunk.spark.reading import Reading
-    from airflow_provider_icechunk.spark.source_options import SourceOptions
-    from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
-    from airflow_provider_icechunk.spark.streaming_source import IcechunkStreamReader
+    from airflow_provider_icechunk.engine.workers.codec import Fragment
+    from airflow_provider_icechunk.spark.read.plan import PlannedRead
+
+    from .options import SourceOptions
+    from .stream_read import IcechunkStreamReader
+    from .stream_write import IcechunkStreamWriter
 
 log = logging.getLogger(__name__)
 
 _CORES = 8
-"""Spark does not tell a data source how many tasks it can run at once."""
+"""Assumed, because Spark does not let a data source know how many tasks it can run at once."""
 
 
 class IcechunkSource(DataSource):  # type: ignore[misc]
@@ -43,26 +43,27 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """What users write after `format`."""
+        """The name to pass to `format`."""
         return "icechunk"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from airflow_provider_icechunk.spark.shipping import arrive, package_root
+        from airflow_provider_icechunk.spark.runtime import arrive, package_root
 
         return (arrive, (package_root(), self.options))
 
     def schema(self) -> str:
         """The columns of a read."""
         from airflow_provider_icechunk.spark.columns import spark_schema
-        from airflow_provider_icechunk.spark.streaming_changes import CHANGE_COLUMNS
+
+        from .stream_read import CHANGE_COLUMNS
 
         if self._options().layout == "changes":
             return spark_schema(CHANGE_COLUMNS)
         return spark_schema(self._plan().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what the options name at this moment: a snapshot, or changes up to it."""
-        from airflow_provider_icechunk.spark.streaming_source import IcechunkChangesReader
+        """A reader of the snapshot that the options name now, or of changes up to it."""
+        from .stream_read import IcechunkChangesReader
 
         del schema
         options = self._options()
@@ -75,31 +76,31 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         return IcechunkWriter.begin(self._options(), _chunk_columns(schema, overwrite))
 
     def streamReader(self, schema: StructType) -> IcechunkStreamReader:  # noqa: N802
-        """A stream of what commits to a branch change."""
-        from airflow_provider_icechunk.spark.streaming_source import IcechunkStreamReader
+        """A stream of the changes committed to a branch."""
+        from .stream_read import IcechunkStreamReader
 
         del schema
         options = self._options()
         if options.layout != "changes":
             raise InvalidInputError(
-                'a stream consists of changes: set the option `layout` to "changes"'
+                'only changes can be streamed: set the option `layout` to "changes"'
             )
         return IcechunkStreamReader(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> IcechunkStreamWriter:  # noqa: N802
         """A writer for one batch of a stream with the columns `chunk` and `data`."""
-        from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
+        from .stream_write import IcechunkStreamWriter
 
         return IcechunkStreamWriter.begin(self._options(), _chunk_columns(schema, overwrite))
 
     def _options(self) -> SourceOptions:
-        from airflow_provider_icechunk.spark.source_options import parse_options
+        from .options import parse_options
 
         return parse_options(self.options)
 
-    def _plan(self) -> Reading:
-        from airflow_provider_icechunk.spark.read import open_snapshot
-        from airflow_provider_icechunk.spark.reading import Selection, plan_reading
+    def _plan(self) -> PlannedRead:
+        from airflow_provider_icechunk.spark.read.frames import open_snapshot
+        from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 
         options = self._options()
         assert options.layout != "changes"
@@ -119,37 +120,37 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
 
 
 @dataclass
-class _Part(InputPartition):  # type: ignore[misc]
+class _ReadPart(InputPartition):  # type: ignore[misc]
     number: int
 
 
 class IcechunkReader(DataSourceReader):  # type: ignore[misc]
-    """Reads what was planned."""
+    """Reads the partitions of a plan."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: PlannedRead) -> None:
         self._reading = reading
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition for each task of the plan."""
-        return [_Part(number) for number in range(len(self._reading.tasks))]
+        return [_ReadPart(number) for number in range(len(self._reading.tasks))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; a plan without tasks has one partition without rows."""
-        from airflow_provider_icechunk.spark.read import read_task
+        from airflow_provider_icechunk.spark.read.frames import read_task
 
-        if isinstance(partition, _Part):
+        if isinstance(partition, _ReadPart):
             yield from read_task(self._reading, self._reading.tasks[partition.number])
 
 
 @dataclass
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class TaskMessage(WriterCommitMessage):  # type: ignore[misc]
     """What one task wrote."""
 
     fragment: bytes
 
 
 class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """Tasks write chunk files; `commit` makes them one snapshot, once for each job id."""
+    """Tasks write chunk files; `commit` makes them one snapshot, once per job id."""
 
     def __init__(
         self, options: SourceOptions, work: dict[str, Any], columns: tuple[int, int], done: bool
@@ -161,11 +162,11 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     @classmethod
     def begin(cls, options: SourceOptions, columns: tuple[int, int]) -> IcechunkWriter:
-        """Begin the job, which fixes the snapshot that all tasks stand on."""
+        """Start the job, which fixes the base snapshot of all tasks."""
         from uuid import uuid4
 
-        from airflow_provider_icechunk.spark.job_record import begin_job
-        from airflow_provider_icechunk.spark.places import open_array
+        from airflow_provider_icechunk.engine.pipelines.job import begin_job
+        from airflow_provider_icechunk.spark.runtime import open_array
 
         repository = options.repository()
         job = options.job or f"spark-source/{uuid4().hex}"
@@ -173,29 +174,29 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         open_array(repository.fork(begun.work), options.node)
         return cls(options, begun.work.to_json(), columns, begun.committed_as is not None)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write the chunks of one partition."""
         from pyspark import TaskContext
 
-        from airflow_provider_icechunk.format.fragments import encode_fragment
-        from airflow_provider_icechunk.spark.chunk_rows import ChunkRows
+        from airflow_provider_icechunk.engine.workers.codec import encode_fragment
+        from airflow_provider_icechunk.spark.write.frames import ChunkRows
 
         if self._done:
-            return Written(b"")
+            return TaskMessage(b"")
         context = TaskContext.get()
         assert context is not None
         fork = self._options.repository().fork(self._work)
         batches = (batch.select(list(self._columns)) for batch in iterator)
         ChunkRows(self._options.node, self._options.encoded).write(fork, batches)
-        return Written(encode_fragment(fork.fragment(f"task {context.partitionId()}")))
+        return TaskMessage(encode_fragment(fork.fragment(f"task {context.partitionId()}")))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit once; an earlier commit of the same job is left as it is."""
-        from airflow_provider_icechunk.repository.handoff import WorkUnit
-        from airflow_provider_icechunk.spark.job_record import commit_fragments
+        """Commit, unless the same job already did."""
+        from airflow_provider_icechunk.engine.pipelines.job import commit_fragments
+        from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 
         if self._done:
-            log.warning("job %s is committed already", self._work["job"])
+            log.warning("job %s is already committed", self._work["job"])
             return
         commit_fragments(
             self._options.repository(),
@@ -205,42 +206,41 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the chunk files of the messages, if it is certain that nothing refers to them.
+        """Delete the chunk files of the messages, if nothing can refer to them.
 
-        A task without a message means that the commit was never tried. With all messages there it
-        was tried and may have succeeded, whatever the caller knows: then nothing is deleted, and
-        garbage collection decides.
+        If a task has no message, the commit was never attempted. If all have one, it was and may
+        have succeeded, so the files are left to garbage collection.
         """
         if self._done or all(message is not None for message in messages):
             return
-        from airflow_provider_icechunk.spark.job_record import delete_chunk_files
+        from airflow_provider_icechunk.engine.pipelines.job import delete_chunk_files
 
         repository = self._options.repository()
         delete_chunk_files(repository, self._work, _fragments(messages))
 
 
 def _chunk_columns(schema: StructType, overwrite: bool) -> tuple[int, int]:
-    """Where the columns `chunk` and `data` are; refuses what cannot be written."""
+    """The positions of the columns `chunk` and `data`; raises if the frame cannot be written."""
     if overwrite:
         raise InvalidInputError(
-            'an array is not overwritten as a whole: use mode("append"), for a stream '
-            'outputMode("append"), which replaces the chunks that the frame has'
+            'arrays cannot be overwritten as a whole: use mode("append"), for a stream '
+            'outputMode("append"), which replaces the chunks that the frame contains'
         )
     names = schema.fieldNames()
     missing = {"chunk", "data"} - set(names)
     if missing:
         raise InvalidInputError(
-            f"the frame has no column {min(missing)!r}: this source writes a chunk in each "
-            "row; write cells with `write_dataframe`"
+            f"the frame has no column {min(missing)!r}: this source writes one chunk per row; "
+            "write cells with `write_dataframe`"
         )
     return names.index("chunk"), names.index("data")
 
 
 def _fragments(messages: Sequence[WriterCommitMessage | None]) -> list[Fragment]:
-    from airflow_provider_icechunk.format.fragments import decode_fragment
+    from airflow_provider_icechunk.engine.workers.codec import decode_fragment
 
     return [
         decode_fragment(message.fragment, where="a message of a task")
         for message in messages
-        if isinstance(message, Written)
+        if isinstance(message, TaskMessage)
     ]

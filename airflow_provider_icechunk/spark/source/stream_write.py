@@ -1,11 +1,11 @@
 """The streaming sink: each micro-batch becomes one snapshot, exactly once.
 
-Spark hands a batch over again if it died before it noted that the batch is done, with the same
-query id and the same number. Both are in the metadata of the batch's snapshot, so they become
-visible together with the data, and they are looked up before a commit.
+If Spark dies before it has recorded that a batch is done, it repeats the batch with the same query
+id and batch number. Both are in the metadata of the batch's snapshot, so they become visible
+together with the data, and are looked up before a commit.
 
-Spark makes a writer anew for the tasks of each batch and again for its end. Nothing can be
-remembered in a writer: what the end has to know is in the messages of the tasks.
+Spark creates a new writer for the tasks of each batch and another one for its end, so a writer
+cannot keep state: the messages of the tasks carry what the end needs.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+from airflow_provider_icechunk.engine.pipelines.job import commit_fragments, delete_chunk_files
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.history import SnapshotInfo
-from airflow_provider_icechunk.spark.chunk_rows import ChunkRows
-from airflow_provider_icechunk.spark.job_record import commit_fragments, delete_chunk_files
-from airflow_provider_icechunk.spark.places import open_array
+from airflow_provider_icechunk.spark.runtime import open_array
+from airflow_provider_icechunk.spark.write.frames import ChunkRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_icechunk.spark.source_options import SourceOptions
-    from airflow_provider_icechunk.zarr_store.sessions import Repository
+    from airflow_provider_icechunk.engine.repository import Repository
+
+    from .options import SourceOptions
 
 log = logging.getLogger(__name__)
 
 QUERY_KEY = "spark.query_id"
-"""Snapshot metadata: the query that made it. Spark keeps it in the checkpoint, over restarts."""
+"""Snapshot metadata: the query id, which Spark keeps in the checkpoint across restarts."""
 BATCH_KEY = "spark.batch_id"
-"""Snapshot metadata: the number of the batch within its query."""
+"""Snapshot metadata: the number of the batch in its query."""
 ATTEMPT_KEY = "spark.attempt_id"
-"""Snapshot metadata: which of the attempts at a batch made it."""
+"""Snapshot metadata: the attempt at the batch that made it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A micro-batch."""
 
     query: str
@@ -58,29 +63,29 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """A snapshot which shows that a batch was committed before."""
+class EarlierBatch:
+    """A snapshot that shows that a batch was already committed."""
 
     snapshot_id: str
     attempt: str | None
     is_batch: bool
-    """Whether it is the batch's own snapshot. Otherwise it is one of a later batch: the own one
-    has expired, or the batch was empty."""
+    """Whether it is the batch's own snapshot. Otherwise it is that of a later batch: the batch's
+    own snapshot has expired, or the batch was empty."""
 
 
-def find_batch(history: Iterable[SnapshotInfo], batch: Batch) -> Earlier | None:
-    """What a history, newest first, knows of a batch. Pure.
+def find_batch(history: Iterable[SnapshotInfo], batch: MicroBatch) -> EarlierBatch | None:
+    """Find a batch in a history, newest first. Pure.
 
-    Spark starts a batch when the one before it is done, so the walk ends at the first snapshot of
+    Spark starts a batch when the previous one is done, so the search ends at the first snapshot of
     an earlier batch of the same query.
     """
-    later: Earlier | None = None
+    later: EarlierBatch | None = None
     for info in history:
         if info.metadata.get(QUERY_KEY) != batch.query:
             continue
         number = info.metadata.get(BATCH_KEY)
         attempt = info.metadata.get(ATTEMPT_KEY)
-        found = Earlier(info.id, attempt, number == batch.number)
+        found = EarlierBatch(info.id, attempt, number == batch.number)
         if found.is_batch:
             return found
         if not isinstance(number, int) or number < batch.number:
@@ -91,16 +96,16 @@ def find_batch(history: Iterable[SnapshotInfo], batch: Batch) -> Earlier | None:
 
 @dataclass
 class BatchPart(WriterCommitMessage):  # type: ignore[misc]
-    """What one task wrote of a batch, and all that the end of the batch has to know."""
+    """What one task wrote for a batch, and everything that the end of the batch needs."""
 
     fragment: bytes
     work: dict[str, str | int]
-    batch: Batch
+    batch: MicroBatch
     attempt: str
 
 
 class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Tasks write chunk files; `commit` makes them the one snapshot of their batch."""
+    """Tasks write chunk files; `commit` makes them the snapshot of their batch."""
 
     def __init__(self, options: SourceOptions, work: WorkUnit, columns: tuple[int, int]) -> None:
         self._options = options
@@ -110,7 +115,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     @classmethod
     def begin(cls, options: SourceOptions, columns: tuple[int, int]) -> IcechunkStreamWriter:
-        """A writer for one batch: all of its tasks stand on what is the head at this moment."""
+        """A writer for one batch, with the current head as the base of all tasks."""
         repository = options.repository()
         session = repository.writable_session(options.branch or "main")
         open_array(session, options.node)
@@ -129,7 +134,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return BatchPart(fragment, work.to_json(), batch, self._attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a batch, unless its commit is in the history already. Without chunks, nothing."""
+        """Commit a batch, unless it has no chunks or is already in the history."""
         parts = _parts(messages)
         fragments = [_fragment(part) for part in parts]
         if not any(len(fragment) for fragment in fragments):
@@ -155,11 +160,10 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the chunk files of the messages, if it is certain that nothing refers to them.
+        """Delete the chunk files of the messages, if nothing can refer to them.
 
-        A task without a message means that the commit was never tried. With all messages there it
-        was tried and may have succeeded, whatever the caller knows: then nothing is deleted, and
-        garbage collection decides.
+        If a task has no message, the commit was never attempted. If all have one, it was and may
+        have succeeded, so the files are left to garbage collection.
         """
         del batchId
         parts = _parts(messages)
@@ -167,7 +171,9 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             repository = self._options.repository()
             delete_chunk_files(repository, parts[0].work, map(_fragment, parts))
 
-    def _look_back(self, repository: Repository, branch: str, batch: Batch) -> Earlier | None:
+    def _look_back(
+        self, repository: Repository, branch: str, batch: MicroBatch
+    ) -> EarlierBatch | None:
         limit = self._options.look_back
         walked = 0
 
@@ -180,28 +186,28 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         earlier = find_batch(history(), batch)
         if earlier is None and walked == limit and batch.number:
             log.warning(
-                "the newest %d snapshots of branch %s know nothing of query %s: batch %d is "
-                "committed as new; `look_back` makes the search go further",
+                "the newest %d snapshots of branch %s have none of query %s: batch %d is committed "
+                "as new; raise `look_back` to search further",
                 limit, branch, batch.query, batch.number,
             )  # fmt: skip
         return earlier
 
 
-def _warn(batch: Batch, earlier: Earlier) -> None:
+def _warn(batch: MicroBatch, earlier: EarlierBatch) -> None:
     if earlier.is_batch:
         log.warning(
-            "batch %d of query %s is committed already as %s: nothing is committed again",
+            "batch %d of query %s is already committed as %s: nothing to do",
             batch.number, batch.query, earlier.snapshot_id,
         )  # fmt: skip
     else:
         log.warning(
-            "a batch after %d of query %s is committed already as %s: this one is left out. To "
-            "write old batches again, use a new checkpoint, which makes a new query",
+            "a batch after %d of query %s is already committed as %s: this one is skipped. To "
+            "write old batches again, use a new checkpoint, which starts a new query",
             batch.number, batch.query, earlier.snapshot_id,
         )  # fmt: skip
 
 
-def _batch_of(context: TaskContext) -> Batch:
+def _batch_of(context: TaskContext) -> MicroBatch:
     query = context.getLocalProperty("sql.streaming.queryId")
     number = context.getLocalProperty("streaming.sql.batchId")
     if query is None or number is None:
@@ -209,7 +215,7 @@ def _batch_of(context: TaskContext) -> Batch:
             "Spark does not say which query and batch this is, so a batch could not be told from "
             "its repetition: write it with `foreachBatch` and `write_chunks`"
         )
-    return Batch(query, int(number))
+    return MicroBatch(query, int(number))
 
 
 def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[BatchPart]:

@@ -23,25 +23,29 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.dimensions import DimensionKey, axis_of, dimension_names
-from airflow_provider_icechunk.spark.encode import chunk_grid, write_block
-from airflow_provider_icechunk.spark.executor_errors import on_executors
-from airflow_provider_icechunk.spark.job_record import Prepare
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
-from airflow_provider_icechunk.spark.plan import (
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.ingest.hdf5 import load_h5py
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid, write_block
+from airflow_provider_icechunk.engine.zarr_store.regions import (
+    DimensionKey,
     Region,
     Span,
+    axis_of,
     check_complete,
+    dimension_names,
     extent,
     plan_box,
     slices,
 )
-from airflow_provider_icechunk.spark.regions import LARGE_BLOCK_BYTES, plan_part, region_name
-from airflow_provider_icechunk.spark.work import commit_work
-from airflow_provider_icechunk.spark.write_job import JobResult
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, on_executors, open_array
+
+from .job import JobResult
+from .regions import LARGE_BLOCK_BYTES, plan_part, region_name
+from .work import commit_work
 
 _HEADERS = "file long, shape string"
 
@@ -269,10 +273,7 @@ def _opened(file: str, variable: str) -> Iterator[Any]:
     if Path(file).is_dir():
         yield zarr.open_array(file, path=variable, mode="r")
         return
-    try:
-        import h5py
-    except ImportError:
-        raise UnsupportedError("reading HDF5 and NetCDF4 files needs the package h5py") from None
+    h5py = load_h5py()
     try:
         opened = h5py.File(file, "r")
     except OSError as error:

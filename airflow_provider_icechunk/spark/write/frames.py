@@ -1,4 +1,4 @@
-"""Write long frames, a row for each cell, into arrays.
+"""Write frames into arrays: a row for each cell, or a chunk in each row.
 
 Spark computes for each row which chunk it belongs to and where in it, and moves all rows of a chunk
 into one task, which puts the chunk together. That costs many times what `write_regions` costs for
@@ -8,9 +8,8 @@ the same array: it is meant for tables, not for data that is an array already.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -18,18 +17,130 @@ import numpy as np
 import pyarrow as pa
 import zarr
 from numpy.typing import NDArray
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, functions
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.chunk_rows import grid_counts, inner_shape
-from airflow_provider_icechunk.spark.encode import Index, chunk_grid, put_values
-from airflow_provider_icechunk.spark.job_record import Prepare
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
-from airflow_provider_icechunk.spark.run_tasks import SCHEMA, answer
-from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.format.chunk_refs import Index
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.tree.boxes import Boxes, moved, of_cells
+from airflow_provider_icechunk.engine.zarr_store.blocks import (
+    chunk_grid,
+    put_values,
+    whole_chunks,
+)
+from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, Kind
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, open_array
+
+from .job import JobResult, SparkWriteJob, say_in_log
+
+
+def write_chunks(
+    frame: DataFrame,
+    repository: RepositoryLike,
+    array: str,
+    *,
+    job: str,
+    branch: str = "main",
+    prepare: Prepare | None = None,
+    chunk: str = "chunk",
+    data: str = "data",
+    encoded: bool = False,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    rebase_with: ConflictSolver | None = None,
+) -> JobResult:
+    """Write a frame with a chunk in each row, in any order, and commit once.
+
+    A chunk that occurs twice is refused. Nothing is shuffled.
+
+    :param chunk: the column with the number of the chunk in each dimension.
+    :param data: the column with its bytes: the values in C order and the array's type, of the whole
+        chunk or, at an edge, of the part inside; with `encoded`, what the codecs would have made.
+    """
+    writing = SparkWriteJob.open(
+        frame.sparkSession, repository, job=job, branch=branch, prepare=prepare
+    )
+    if writing.committed_as is None:
+        open_array(writing.view, array)
+        work = ChunkRows(array, encoded)
+        rows = frame.select(frame[chunk].cast("array<bigint>"), frame[data].cast("binary"))
+        writing.run_frame(rows, work)
+    return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """Writes rows of (chunk number, bytes) into one array."""
+
+    array: str
+    encoded: bool
+
+    def write(self, fork: ForkSession, batches: Iterator[pa.RecordBatch]) -> int:
+        """Write every row; returns the number of bytes."""
+        array = open_array(fork, self.array)
+        size = 0
+        seen: set[Index] = set()
+
+        def rows() -> Iterator[tuple[Index, bytes]]:
+            nonlocal size
+            for batch in batches:
+                for number, data in zip(batch.column(0), batch.column(1), strict=True):
+                    index = self._index(array, number.as_py(), seen)
+                    raw = data.as_py()
+                    size += len(raw or b"")
+                    yield index, raw or b""
+
+        if self.encoded:
+            path = f"/{array.path}"
+            for index, raw in rows():
+                with fork.tree.recording({path: whole_chunks(array, [index])}):
+                    fork.tree.put_chunk(path, index, raw)
+        else:
+            values = ((index, _values(array, index, raw)) for index, raw in rows())
+            put_values(fork, array, values, record=True)
+        return size
+
+    def _index(self, array: zarr.Array[Any], number: Any, seen: set[Index]) -> Index:
+        index = tuple(number or ())
+        counts = grid_counts(array)
+        if len(index) != len(counts) or not all(
+            place is not None and 0 <= place < count
+            for place, count in zip(index, counts, strict=True)
+        ):
+            raise InvalidInputError(f"{self.array!r} has {counts} chunks, but no chunk {number}")
+        if index in seen:
+            raise FragmentError(
+                f"chunk {list(index)} of {self.array!r} occurs twice in the frame",
+                kind=Kind.FRAGMENT_OVERLAP,
+            )
+        seen.add(index)
+        return index
+
+
+def grid_counts(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """How many chunks (with shards, shards) there are in each dimension."""
+    pairs = zip(array.shape, chunk_grid(array), strict=True)
+    return tuple(-(-length // chunk) for length, chunk in pairs)
+
+
+def inner_shape(array: zarr.Array[Any], index: Index) -> tuple[int, ...]:
+    """The shape of the part of a chunk that lies inside of its array."""
+    return tuple(
+        min(chunk, length - number * chunk)
+        for number, chunk, length in zip(index, chunk_grid(array), array.shape, strict=True)
+    )
+
+
+def _values(array: zarr.Array[Any], index: Index, raw: bytes) -> NDArray[Any]:
+    for shape in (chunk_grid(array), inner_shape(array, index)):
+        if len(raw) == math.prod(shape) * array.dtype.itemsize:
+            return np.frombuffer(raw, array.dtype).reshape(shape)
+    raise InvalidInputError(
+        f"chunk {list(index)} of {array.path!r} has {len(raw)} bytes; it needs "
+        f"{math.prod(chunk_grid(array)) * array.dtype.itemsize}, or at an edge those inside alone"
+    )
+
 
 Missing = Literal["error", "fill", "keep"]
 """What becomes of the cells of a chunk that have no row, if the chunk has any row at all."""
@@ -81,18 +192,30 @@ def write_dataframe(
         frame.sparkSession, repository, job=job, branch=branch, prepare=prepare
     )
     if writing.committed_as is None:
-        arrays = [open_array(writing.view, path) for path in values.values()]
-        _check_alike(arrays, dimensions)
-        parts = tasks or min(math.prod(grid_counts(arrays[0])), 2 * cores(frame.sparkSession))
-        placed = place_cells(frame, arrays[0], dimensions, list(values))
-        gathered = placed.repartition(max(1, parts), "chunk").sortWithinPartitions("chunk")
-        fork = writing.repository.fork(writing.work)
-        work = CellRows(tuple(values.values()), missing)
-        writing.run_frame(gathered.mapInArrow(partial(_write_partition, fork, work), SCHEMA))
+        run_cells(writing, frame, values, dimensions, missing=missing, tasks=tasks)
     described = ", ".join(values.values())
     return writing.commit(
         message or f"write {described}", metadata=metadata, rebase_with=rebase_with
     )
+
+
+def run_cells(
+    writing: SparkWriteJob,
+    frame: DataFrame,
+    values: Mapping[str, str],
+    dimensions: Sequence[str | Axis],
+    *,
+    missing: Missing,
+    tasks: int | None,
+    say: Callable[[str], None] | None = say_in_log,
+) -> None:
+    """Write a frame with a row for each cell as tasks of a job; the job is not committed."""
+    arrays = [open_array(writing.view, path) for path in values.values()]
+    _check_alike(arrays, dimensions)
+    parts = tasks or min(math.prod(grid_counts(arrays[0])), 2 * cores(frame.sparkSession))
+    placed = place_cells(frame, arrays[0], dimensions, list(values))
+    gathered = placed.repartition(max(1, parts), "chunk").sortWithinPartitions("chunk")
+    writing.run_frame(gathered, CellRows(tuple(values.values()), missing), say=say)
 
 
 def place_cells(
@@ -148,10 +271,22 @@ class CellRows:
                 )
             index = tuple(map(int, np.unravel_index(cells.chunk, grid_counts(arrays[0]))))
             for array, values, known in zip(arrays, cells.values, cells.known, strict=True):
-                whole = self._assemble(array, index, cells.place[known], values[known])
-                put_values(fork, array, iter([(index, whole)]))
+                place = cells.place[known]
+                whole = self._assemble(array, index, place, values[known])
+                with fork.tree.recording({f"/{array.path}": self._written(array, index, place)}):
+                    put_values(fork, array, iter([(index, whole)]))
                 size += whole.nbytes
         return size
+
+    def _written(self, array: zarr.Array[Any], index: Index, place: NDArray[np.int64]) -> Boxes:
+        """The cells of a chunk that count as written: all, or with `keep` those with a row."""
+        if self.missing != "keep":
+            return whole_chunks(array, [index])
+        grid = chunk_grid(array)
+        cells = np.zeros(math.prod(grid), np.bool_)
+        cells[place] = True
+        starts = [number * chunk for number, chunk in zip(index, grid, strict=True)]
+        return tuple(moved(box, starts) for box in of_cells(cells.reshape(grid)))
 
     def _assemble(
         self, array: zarr.Array[Any], index: Index, place: NDArray[np.int64], values: NDArray[Any]
@@ -255,13 +390,3 @@ def _check_alike(arrays: Sequence[zarr.Array[Any]], dimensions: Sequence[str | A
         raise InvalidInputError(
             f"{first.path!r} has {first.ndim} dimensions, {len(dimensions)} columns were given"
         )
-
-
-def _write_partition(
-    fork: ForkSession, work: CellRows, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    assert context is not None
-    fork.discard_changes()
-    size = work.write(fork, batches)
-    yield answer(fork, context.partitionId(), size, name=None)

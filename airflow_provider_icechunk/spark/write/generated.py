@@ -1,4 +1,4 @@
-"""Fields that can be computed cell by cell, chosen by name from a closed table.
+"""Built-in fields that a job can fill arrays with, region by region.
 
 Each is a function of the position alone, so that any split of the work gives the same array.
 """
@@ -6,12 +6,18 @@ Each is a function of the position alone, so that any split of the work gives th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.zarr_store.blocks import write_block
+from airflow_provider_icechunk.engine.zarr_store.regions import Region, extent
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.plan import Region
+from airflow_provider_icechunk.spark.runtime import open_array
+
+from .regions import region_name
 
 Values = NDArray[np.generic]
 Generator = Callable[[Region, Sequence[int]], Values]
@@ -33,7 +39,7 @@ def index(region: Region, shape: Sequence[int]) -> Values:
     total = np.zeros((1,) * len(shape), dtype=np.int64)
     for axis, positions in enumerate(_positions(region)):
         total = total * shape[axis] + positions
-    return np.broadcast_to(total, _extent(region)).copy()
+    return np.broadcast_to(total, extent(region)).copy()
 
 
 def temperature(region: Region, shape: Sequence[int]) -> Values:
@@ -51,7 +57,7 @@ def temperature(region: Region, shape: Sequence[int]) -> Values:
     season = np.cos(2 * np.pi * (time - 196) / 365.25)
     wave = np.sin(2 * np.pi * (3 * column / shape[2] - time / 12))
     values = 246 + 54 * np.cos(latitude) ** 2 + 18 * season * np.sin(latitude)
-    return np.broadcast_to(values + 3 * wave * np.cos(latitude), _extent(region)).astype(np.float32)
+    return np.broadcast_to(values + 3 * wave * np.cos(latitude), extent(region)).astype(np.float32)
 
 
 GENERATORS: Mapping[str, Generator] = {"index": index, "temperature": temperature}
@@ -61,5 +67,29 @@ def _positions(region: Region) -> tuple[NDArray[np.int64], ...]:
     return np.ix_(*(np.arange(start, stop, dtype=np.int64) for start, stop in region))
 
 
-def _extent(region: Region) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in region)
+@dataclass(frozen=True, slots=True)
+class GeneratedRegion:
+    """One region of one array, and the generator that fills it."""
+
+    array: str
+    generator: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedWriter:
+    """Writes regions with built-in generators."""
+
+    tasks: tuple[GeneratedRegion, ...]
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Write the region of a task."""
+        task = self.tasks[number]
+        array = open_array(fork, task.array)
+        values = generate(task.generator, task.region, array.shape).astype(array.dtype, copy=False)
+        return write_block(fork, array, task.region, values)
+
+    @property
+    def names(self) -> list[str]:
+        """What each task writes, as a name."""
+        return [region_name(f"{task.array} {task.generator}", task.region) for task in self.tasks]

@@ -9,39 +9,154 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.repository.handoff import OnOverlap, WorkUnit, merge_fragments
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.environment import parent, refuse_orphan
-from airflow_provider_icechunk.spark.job_record import (
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.pipelines.job import (
     REUSABLE_FOR,
     Prepare,
     begin_job,
     commit_fragments,
 )
-from airflow_provider_icechunk.spark.places import RepositoryLike, opened
-from airflow_provider_icechunk.spark.plan import check_complete
-from airflow_provider_icechunk.spark.progress import progress
-from airflow_provider_icechunk.spark.run_tasks import (
-    SCHEMA,
-    Counted,
-    TaskWriter,
-    kept_folder,
-    run_tasks,
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
 )
-from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder, is_writer_name
+from airflow_provider_icechunk.engine.workers.merge import (
+    OnOverlap,
+    boxes_of,
+    merge_fragments,
+)
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
+from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
+from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind, TaskError
+from airflow_provider_icechunk.spark.progress import Meter, progress
+from airflow_provider_icechunk.spark.runtime import (
+    RepositoryLike,
+    on_executors,
+    one_line,
+    opened,
+    parent,
+    refuse_orphan,
+)
 
 log = logging.getLogger(__name__)
+
+SCHEMA = "task long, name string, size long, fragment binary"
+"""Columns of what a task returns, for Spark."""
+_ARROW = pa.schema(
+    [("task", pa.int64()), ("name", pa.string()), ("size", pa.int64()), ("fragment", pa.binary())]
+)
+LARGEST_MESSAGE = 8 << 20
+"""Fragments above this size reach the driver through the storage, not through Spark."""
+
+TaskWriter = Callable[[ForkSession, int], int]
+"""Writes what the task of a number has to, through the session; returns how many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A writer whose bytes the driver sees when a task is finished."""
+
+    write: TaskWriter
+    meter: Meter
+
+    def __call__(self, fork: ForkSession, number: int) -> int:
+        """Write what the task of a number has to."""
+        size = self.write(fork, number)
+        self.meter.add(size)
+        return size
+
+
+def kept_folder(storage: Storage, job: str) -> JobFolder:
+    """Where finished tasks keep their fragments; apart from what is left for the commit."""
+    return JobFolder(storage, f"{job}#tasks")
+
+
+def run_tasks(
+    fork: ForkSession,
+    write: TaskWriter,
+    names: Sequence[str],
+    todo: Sequence[int],
+    keep: bool,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Run the tasks at the positions in a partition; one row for each."""
+    for batch in batches:
+        for position in batch.column(0).to_pylist():
+            number = todo[position]
+            fork.discard_changes()
+            try:
+                size = write(fork, number)
+            except IcechunkError:
+                raise
+            except Exception as error:  # what a user runs may raise anything
+                where = f"task {number + 1} of {len(names)} ({names[number]!r})"
+                raise TaskError(f"{where} raised {one_line(error)}") from error
+            yield answer(fork, number, size, name=names[number] if keep else None)
+
+
+class FrameWork(Protocol):
+    """What is to be done with the rows of a frame."""
+
+    def write(self, fork: ForkSession, batches: Iterator[pa.RecordBatch]) -> int:
+        """Write every row; returns the number of bytes."""
+
+
+def write_partition(
+    fork: ForkSession, work: FrameWork, meter: Meter | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a partition of a frame, which is one task."""
+    context = TaskContext.get()
+    assert context is not None
+    fork.discard_changes()
+    size = work.write(fork, batches)
+    if meter is not None:
+        meter.add(size)
+    yield answer(fork, context.partitionId(), size, name=None)
+
+
+def answer(fork: ForkSession, number: int, size: int, *, name: str | None) -> pa.RecordBatch:
+    """The row of a finished task; with a name, its fragment is kept for later attempts."""
+    fragment = fork.fragment(f"task {number}")
+    message: bytes | None = encode_fragment(fragment)
+    if name is not None:
+        _keep(fork, name, fragment)
+        if message is not None and len(message) > LARGEST_MESSAGE:
+            message = None
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([number], pa.int64()),
+            pa.array([name], pa.string()),
+            pa.array([size], pa.int64()),
+            pa.array([message], pa.binary()),
+        ],
+        schema=_ARROW,
+    )
+
+
+def _keep(fork: ForkSession, name: str, fragment: Fragment) -> None:
+    folder = kept_folder(fork.tree.core.storage, fragment.job)
+    folder.put_fragment(name, replace(fragment, job=folder.job))
+
+
+def say_in_log(line: str) -> None:
+    """Put a line about progress into the log, which of an Airflow task is the task's own."""
+    log.info("%s", line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +192,12 @@ class SparkWriteJob:
         self.work = work
         self.committed_as = done
         """The snapshot that an earlier attempt committed, if there is one."""
+        self.labels: Mapping[str, tuple[str, ...]] = {}
+        """Labels of growing dimensions that the job writes, for the record of the commit."""
         self._parent = parent()
         self._began = time.monotonic()
         self._fragments: list[Fragment] = []
+        self._names: set[str] = set()
         self._tasks = self._resumed = self._size = 0
 
     @classmethod
@@ -123,6 +241,8 @@ class SparkWriteJob:
         session = self.view
         prepare(session)
         self.work = session.work_unit(self.work.job)
+        # Chunks that are written already belong to the same arrays, whatever else was made since.
+        self._fragments = [replace(one, base=self.work.staged) for one in self._fragments]
 
     def run(
         self,
@@ -130,36 +250,68 @@ class SparkWriteJob:
         write: TaskWriter,
         *,
         resume: bool = True,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], None] | None = say_in_log,
     ) -> None:
         """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
 
         A name says what the task writes, and nothing else has it. With `resume`, what tasks of
-        these names have finished in an earlier attempt is taken over.
+        these names have finished in an earlier attempt is taken over. May be called again for other
+        tasks; all of them together are one commit.
 
-        :param say: gets lines about tasks, bytes, rate and time left, now and then.
+        :param say: gets lines about tasks, bytes, rate and time left, now and then; by default they
+            go to the log.
         """
-        if len(set(names)) != len(names):
-            raise InvalidInputError("two tasks have the same name, so they write the same chunks")
+        self._check_names(names)
         kept = self._kept(names) if resume else {}
         todo = [number for number, name in enumerate(names) if name not in kept]
         found = [replace(kept[n], worker=f"task {i}") for i, n in enumerate(names) if n in kept]
-        self._resumed += len(found)
-        self._tasks += len(names)
-        self._fragments += found
         if todo:
             with progress(self.spark, len(todo), say) if say else nullcontext() as meter:
                 counted = write if meter is None else Counted(write, meter)
                 fork = self.repository.fork(self.work)
                 work = partial(run_tasks, fork, counted, tuple(names), tuple(todo), resume)
-                self._collect(self.spark.range(0, len(todo), 1, len(todo)).mapInArrow(work, SCHEMA))
-        check_complete(len(names), [_number(fragment) for fragment in self._fragments])
+                frame = self.spark.range(0, len(todo), 1, len(todo)).mapInArrow(work, SCHEMA)
+                found = [*found, *self._collect(frame)]
+        self._resumed += len(names) - len(todo)
+        check_complete(len(names), [_number(fragment) for fragment in found])
+        self._take(found, len(names))
 
-    def run_frame(self, frame: DataFrame) -> None:
-        """Run tasks that are the partitions of a frame whose columns are those of `SCHEMA`."""
-        self._tasks += self._collect(frame)
-        numbers = [_number(fragment) for fragment in self._fragments]
+    def run_frame(
+        self,
+        rows: DataFrame,
+        work: FrameWork,
+        *,
+        say: Callable[[str], None] | None = say_in_log,
+    ) -> None:
+        """Run tasks that are the partitions of a frame."""
+        with progress(self.spark, None, say) if say else nullcontext() as meter:
+            fork = self.repository.fork(self.work)
+            write = partial(write_partition, fork, work, meter)
+            found = self._collect(rows.mapInArrow(write, SCHEMA))
+        numbers = [_number(fragment) for fragment in found]
         check_complete(len(numbers), [sorted(set(numbers)).index(number) for number in numbers])
+        self._take(found, max(numbers, default=-1) + 1)
+
+    def _take(self, fragments: Sequence[Fragment], tasks: int) -> None:
+        """Count the tasks of a run after those of the runs before."""
+        first = self._tasks
+        self._fragments += [
+            replace(one, worker=f"task {first + _number(one)}", labels=self.labels)
+            for one in fragments
+        ]
+        self._tasks += tasks
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse, before any task runs, names under which nothing can be kept or found again."""
+        wrong = next((name for name in names if not is_writer_name(name)), None)
+        if wrong is not None:
+            raise InvalidInputError(
+                f"{wrong!r} cannot name a task: use letters, digits, '-' and '_', at most 100",
+                kind=Kind.INVALID_NAME,
+            )
+        if len(set(names)) != len(names) or not self._names.isdisjoint(names):
+            raise InvalidInputError("two tasks have the same name, so they write the same chunks")
+        self._names.update(names)
 
     def merged(self, writer: str, *, on_overlap: OnOverlap = "error") -> Fragment:
         """One fragment of everything; refuses chunks that two tasks wrote."""
@@ -169,13 +321,15 @@ class SparkWriteJob:
             staged=staged,
             job=self.work.job,
             on_overlap=on_overlap,
-            show=self.repository.engine.show,
+            generation=self.repository.core.generation,
         )
         times = [one.since for one in self._fragments if one.has_files]
         since = min((time for time in times if time is not None), default=None)
         if None in times:
             since = None
-        return Fragment(self.work.staged, self.work.job, writer, arrays, since)
+        said = {node_id: boxes_of(self._fragments, node_id) for node_id in arrays}
+        boxes = {node_id: found for node_id, found in said.items() if found}
+        return Fragment(self.work.staged, self.work.job, writer, arrays, since, boxes, self.labels)
 
     def leave(self, writer: str) -> tuple[str, JobResult]:
         """Put the merged fragment into the job's folder; returns its key and a report."""
@@ -210,9 +364,10 @@ class SparkWriteJob:
         )
         return self._result(identity, chunks)
 
-    def _collect(self, frame: DataFrame) -> int:
+    def _collect(self, frame: DataFrame) -> list[Fragment]:
         # One action: the tasks are lazy, and a second action would write everything again.
-        rows = frame.collect()
+        rows = on_executors(frame.collect)
+        found = []
         folder = kept_folder(self.repository.storage, self.work.job)
         for row in sorted(rows, key=lambda row: int(row["task"])):
             self._size += int(row["size"])
@@ -222,8 +377,8 @@ class SparkWriteJob:
             else:
                 where = f"the fragment of task {row['task']}"
                 fragment = decode_fragment(bytes(row["fragment"]), where=where)
-            self._fragments.append(fragment)
-        return len(rows)
+            found.append(fragment)
+        return found
 
     def _kept(self, names: Sequence[str]) -> dict[str, Fragment]:
         """What earlier attempts have finished of these tasks, by name."""

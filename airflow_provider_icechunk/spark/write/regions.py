@@ -13,20 +13,26 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.dimensions import Parts, by_axis, dimension_names, span_of
-from airflow_provider_icechunk.spark.encode import chunk_grid, is_remote, write_block
-from airflow_provider_icechunk.spark.job_record import Prepare
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores, open_array
-from airflow_provider_icechunk.spark.plan import (
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid, is_remote, write_block
+from airflow_provider_icechunk.engine.zarr_store.regions import (
+    Parts,
     Region,
+    by_axis,
+    dimension_names,
     extent,
     plan_box,
     plan_parts,
+    show,
     slices,
+    span_of,
 )
-from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession
+from airflow_provider_icechunk.exceptions import InvalidInputError, TaskError
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, one_line, open_array
+
+from .job import JobResult, SparkWriteJob
 
 RegionFunction = Callable[[tuple[slice, ...]], NDArray[Any]]
 """From the slices of a region to its values. Spark pickles it and calls it on executors."""
@@ -55,8 +61,19 @@ class RegionWriter:
         parts = -(-math.prod(extent(region)) * array.dtype.itemsize // block_bytes)
         size = 0
         for block in plan_box(region, chunk_grid(array), max(1, parts)):
-            size += write_block(fork, array, block, np.asarray(self.function(slices(block))))
+            size += self._write(fork, array, block, number)
         return size
+
+    def _write(self, fork: ForkSession, array: zarr.Array[Any], block: Region, number: int) -> int:
+        where = f"task {number + 1} of {len(self.regions)}, {show(block)} of {self.array!r}"
+        try:
+            values = np.asarray(self.function(slices(block)))
+        except Exception as error:  # the user's own code may raise anything
+            raise TaskError(f"{where}: the function raised {one_line(error)}") from error
+        try:
+            return write_block(fork, array, block, values)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{where}: {error}") from None
 
     @property
     def names(self) -> list[str]:
@@ -80,18 +97,18 @@ def write_regions(
     rebase_with: ConflictSolver | None = None,
     resume: bool = True,
 ) -> JobResult:
-    """Fill an array, or whole chunks of it, with `fn(slices) -> values` and commit once.
+    """Fill an array, or a part of it, with `fn(slices) -> values` and commit once.
 
     :param job: an id that is the same on every attempt; submitted twice, it commits once.
     :param prepare: creates or resizes arrays; part of the same commit.
-    :param region: the part to write, by name or number of dimension; it is widened to whole chunks,
-        because a chunk is written as a whole.
+    :param region: the part to write, by name or number of dimension. What it leaves of a chunk is
+        read and kept as it is.
     :param tasks: how many; by default by the size of the data and the cores that Spark has.
     """
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
     if writing.committed_as is None:
         opened = open_array(writing.view, array)
-        regions = plan_part(opened, region or {}, tasks, cores(spark))
+        regions = plan_exactly(opened, region or {}, tasks, cores(spark))
         work = RegionWriter(array, tuple(regions), fn)
         writing.run(work.names, work, resume=resume)
     return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)
@@ -103,24 +120,37 @@ def region_name(array: str, region: Region) -> str:
     return f"region-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
 
 
-def plan_part(
-    array: zarr.Array[Any],
-    chosen: Parts,
-    tasks: int | None,
-    at_once: int,
+def plan_exactly(
+    array: zarr.Array[Any], chosen: Parts, tasks: int | None, at_once: int
 ) -> list[Region]:
-    """Regions of whole chunks (with shards, whole shards) that cover an array, or a part of it.
+    """Regions that share no chunk (with shards, no shard) and cover an array, or a part of it.
 
-    The part is widened to whole chunks. What names no dimension, or reaches beyond the array, is
-    refused: ignored, it would write all of the array, or nothing.
+    What names no dimension, or reaches beyond the array, is refused: ignored, it would write all of
+    the array, or nothing.
     """
-    grid = chunk_grid(array)
+    names = dimension_names(array)
+    parts = by_axis(chosen, names, repr(array.path))
+    box = tuple(
+        span_of(parts.get(axis, (0, length)), names[axis], length)
+        for axis, length in enumerate(array.shape)
+    )
+    return _planned(array, box, tasks, at_once)
+
+
+def plan_part(
+    array: zarr.Array[Any], chosen: Parts, tasks: int | None, at_once: int
+) -> list[Region]:
+    """Like `plan_exactly`, but the part is widened to whole chunks."""
     names = dimension_names(array)
     parts = by_axis(chosen, names, repr(array.path))
     box = []
-    for axis, (length, chunk) in enumerate(zip(array.shape, grid, strict=True)):
+    for axis, (length, chunk) in enumerate(zip(array.shape, chunk_grid(array), strict=True)):
         start, stop = span_of(parts.get(axis, (0, length)), names[axis], length)
         whole = (start // chunk * chunk, min(length, -(-stop // chunk) * chunk))
         box.append(whole if start < stop else (start, stop))
-    size = math.prod(stop - start for start, stop in box) * array.dtype.itemsize
-    return plan_box(tuple(box), grid, tasks or plan_parts(size, at_once))
+    return _planned(array, tuple(box), tasks, at_once)
+
+
+def _planned(array: zarr.Array[Any], box: Region, tasks: int | None, at_once: int) -> list[Region]:
+    size = math.prod(extent(box)) * array.dtype.itemsize
+    return plan_box(box, chunk_grid(array), tasks or plan_parts(size, at_once))

@@ -16,14 +16,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.executor_errors import on_executors
-from airflow_provider_icechunk.spark.job_record import Prepare
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores, opened
-from airflow_provider_icechunk.spark.plan import check_complete
-from airflow_provider_icechunk.spark.virtual_files import (
-    Applied,
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.ingest.apply import (
+    AppliedPlan,
     apply_plan,
     decode_header,
     encode_header,
@@ -31,16 +26,23 @@ from airflow_provider_icechunk.spark.virtual_files import (
     read_header,
     task_files,
 )
-from airflow_provider_icechunk.spark.virtual_plan import (
+from airflow_provider_icechunk.engine.ingest.plan import (
     Choice,
     FileHeader,
     VirtualPlan,
+    choose,
     make_plan,
 )
-from airflow_provider_icechunk.spark.work import commit_work
-from airflow_provider_icechunk.spark.write_job import JobResult
-from airflow_provider_icechunk.virtual.sources import ChecksumKind
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.virtual.sources import ChecksumKind
+from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
+from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, on_executors, opened
+
+from .job import JobResult
+from .work import commit_work
 
 _SCHEMA = "file long, own string, digest string, shared string, data binary"
 _ARROW = pa.schema(
@@ -87,7 +89,7 @@ def ingest_virtual(
         dimension. The chunks of copied variables may be as they like.
     :param into: a group for the arrays.
     :param start: where the first file begins; by default at the end of the arrays.
-    :param checksum: what tells later that a file has changed: its entity tag or its time; by
+    :param checksum: what shows later that a file has changed: its entity tag or its time; by
         default the time for local files, the tag for others.
     """
     choice = choose(variables, along=along, load=load, into=into, checksum=checksum)
@@ -108,24 +110,6 @@ def ingest_virtual(
     )
 
 
-def choose(
-    variables: Sequence[str] | Mapping[str, str] | None,
-    *,
-    along: str | int,
-    load: Sequence[str] | None,
-    into: str,
-    checksum: ChecksumKind,
-) -> Choice:
-    """The choice that the arguments of a call make."""
-    if variables is not None and not isinstance(variables, Mapping):
-        variables = {name: name for name in variables}
-    wanted = None
-    if variables is not None:
-        wanted = {name.strip("/"): path.strip("/") for name, path in variables.items()}
-    copied = None if load is None else tuple(name.strip("/") for name in load)
-    return Choice(along, wanted, copied, into, checksum)
-
-
 class VirtualWork:
     """Files that become references of a session's arrays: first the arrays, then tasks."""
 
@@ -140,7 +124,7 @@ class VirtualWork:
         self._headers = headers
         self._start = start
         self._tasks = tasks
-        self._applied: Applied | None = None
+        self._applied: AppliedPlan | None = None
 
     def prepare(self, session: Session) -> None:
         """Create the arrays or let them grow."""
@@ -160,7 +144,7 @@ class ReferenceWriter:
     """Puts the references of the files of each task."""
 
     plan: VirtualPlan
-    applied: Applied
+    applied: AppliedPlan
     files: tuple[range, ...]
 
     def __call__(self, fork: ForkSession, number: int) -> int:

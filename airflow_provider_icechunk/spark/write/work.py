@@ -7,14 +7,16 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.repository.conflicts import ConflictSolver
-from airflow_provider_icechunk.spark.job_record import Prepare
-from airflow_provider_icechunk.spark.places import RepositoryLike, cores
-from airflow_provider_icechunk.spark.write_job import JobResult, SparkWriteJob
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores
+
+from .job import JobResult, SparkWriteJob
 
 
-class Writer(Protocol):
+class TaskWriter(Protocol):
     """Tasks with names; travels to executors."""
 
     @property
@@ -34,7 +36,7 @@ class Work(Protocol):
         """Make the arrays fit; nothing if they do."""
         ...
 
-    def writer(self, view: Session, at_once: int) -> Writer:
+    def writer(self, view: Session, at_once: int) -> TaskWriter:
         """The tasks, planned on the session as all of the job's entries have prepared it."""
         ...
 

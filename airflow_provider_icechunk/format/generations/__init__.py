@@ -1,1 +1,0 @@
-"""One codec and one layout per generation of the on-disk format, all over the same model."""

@@ -1,1 +1,0 @@
-"""Encodings that generations share: FlatBuffers, MessagePack, bounded zstd. Pure, hostile-proof."""

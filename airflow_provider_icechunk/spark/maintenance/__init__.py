@@ -1,0 +1,1 @@
+"""Collect, compact, verify and measure on Spark, with the same plans as in one process."""

@@ -1,0 +1,1 @@
+"""Arrays as data frames: every chunk is read by one task."""

@@ -1,0 +1,1 @@
+"""The data source `icechunk`: batch reads and writes, streams in both directions."""

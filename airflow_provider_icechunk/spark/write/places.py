@@ -1,0 +1,27 @@
+"""Where in its arrays a run belongs, if its session was opened for a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_icechunk.engine.pipelines.dataset import Placement
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.zarr_store.regions import Span, dimension_names
+from airflow_provider_icechunk.spark.runtime import open_array
+
+
+def place_of_run(
+    view: Session, arrays: Sequence[str], placement: Placement | None
+) -> dict[str, Span]:
+    """The part of some arrays that belongs to a run; nothing means all of them."""
+    if placement is None:
+        return {}
+    names = {name for path in arrays for name in dimension_names(open_array(view, path))}
+    return {dim: span for dim, span in placement.regions.items() if dim in names}
+
+
+def labels_of_run(placement: Placement | None) -> dict[str, tuple[str, ...]]:
+    """The labels that a run writes, for the record of its commit."""
+    if placement is None:
+        return {}
+    return {dim: tuple(map(str, labels)) for dim, labels in placement.labels.items()}
