@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("airflow_provider_icechunk.testing.conformance")
 
 if TYPE_CHECKING:
     from support.places import Place
     from support.seaweedfs import SeaweedFS
 
-    from airflow_provider_icechunk.storage.base import Storage
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 _numbers = count()
 BACKENDS = ["memory", "local", "moto", pytest.param("seaweedfs", marks=pytest.mark.seaweedfs)]

@@ -22,9 +22,9 @@ SIZE = 300
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        ("[DAG TEST] starting task_id=commit map_index=-1", "  - commit everything at once"),
+        ("[DAG TEST] starting task_id=verify map_index=-1", "  - verify that everything is there"),
         ("[DAG TEST] starting task_id=unheard_of", "  - unheard_of"),
-        ("INFO - Committed 1CECHNKREP0F1RSTCMT0 to main: 20 chunks", "      Committed 1CECHN"),
+        ("INFO - Committed snapshot 1CECHNKREP0F1RSTCMT0 to main", "      Committed snapshot 1CE"),
         ("icechunk: 4 tasks to run for /data", "      4 tasks to run"),
         ("2026-01-01 INFO something else", None),
     ],
@@ -35,9 +35,9 @@ def test_only_what_tells_how_far_the_run_is_is_shown(line: str, shown: str | Non
 
 
 def test_every_task_of_the_dags_on_the_way_has_words_of_its_own() -> None:
-    run = {"quickstart", "append_year", "maintenance", "downstream"}
-    text = "".join((ROOT / f"dags/icechunk_{name}.py").read_text() for name in run)
-    tasks = {*re.findall(r'task_id="(\w+)"', text), "correct", "add_means", "is_expected"}
+    files = [ROOT / "dags/icechunk_maintenance.py", ROOT / "tools/demo/dags/icechunk_tour.py"]
+    text = "".join(file.read_text() for file in files)
+    tasks = {*re.findall(r'task_id="(\w+)"', text), "add_mean", "is_expected"}
     assert tasks - {"approve"} == set(TASKS)
 
 
@@ -108,6 +108,7 @@ def test_the_tour_runs_from_an_empty_folder_and_a_second_time() -> None:
             check=False,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
-        assert "it was rebased" in answer.stdout
-        assert "(main) mean of the north" in answer.stdout
+        assert "Rebased onto" in answer.stdout
+        assert "it supersedes" in answer.stdout
+        assert "8 days, each equal to the file that came in" in answer.stdout
         assert settings.PICTURE.read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,8 @@
 """What the pages claim: every test they name exists, and every class of the provider is told."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,8 +62,88 @@ def test_every_class_of_the_provider_is_on_a_page() -> None:
 
     text = "".join(page.read_text() for page in PAGES)
     for one in listed("hooks", "operators", "sensors", "triggers"):
-        if one.__name__ not in ("IcechunkTagTrigger", "IcechunkNodeTrigger"):
+        if one.__name__ not in (
+            "IcechunkTagTrigger",
+            "IcechunkNodeTrigger",
+            "IcechunkCoverageTrigger",
+        ):
             assert f"`{one.__name__}`" in text or f"{one.__name__}(" in text, one.__name__
+
+
+def test_the_reference_has_every_module_that_airflow_is_told_about() -> None:
+    from airflow_provider_icechunk.get_provider_info import get_provider_info
+
+    text = (ROOT / "docs" / "reference.md").read_text()
+    written = set(re.findall(r"automodule:: (\S+)", text))
+    information = get_provider_info()
+    told = {
+        module
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in information[kind]
+        for module in entry["python-modules"]
+    }
+    told |= {name.rpartition(".")[0] for name in information["notifications"]}
+    assert told - written == set()
+
+
+def rows(page: str, section: str) -> set[str]:
+    """The keys in the first table of a section."""
+    text = (ROOT / "docs" / page).read_text().split(f"{section}\n", 1)[1]
+    table = re.search(r"^\|.*?(?=^[^|]|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    first = [line.split("|")[1] for line in table[0].splitlines()[2:]]
+    return {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
+
+
+def test_the_tables_have_every_key_of_a_dataset_of_arrays_and_of_writes() -> None:
+    from dataclasses import fields
+
+    from airflow_provider_icechunk.dataset import Coordinate, Growing, IcechunkDataset, Variable
+    from airflow_provider_icechunk.engine.zarr_store.declared import DeclaredArray
+    from airflow_provider_icechunk.spark import submit
+
+    for kind in (IcechunkDataset, Variable, Growing, Coordinate):
+        names = {one.name for one in fields(kind) if one.init and not one.name.startswith("_")}
+        assert rows("datasets.md", f"## `{kind.__name__}`") == names, kind
+    assert rows("datasets.md", "## `arrays`") == set(DeclaredArray.model_fields)
+    for name in ("FunctionWrite", "ArrayWrite", "FilesWrite", "VirtualWrite"):
+        model = getattr(submit, name)
+        kind = model.model_fields["kind"].annotation.__args__[0]
+        assert rows("spark.md", f"### `{kind}`") == set(model.model_fields), kind
+
+
+def test_your_own_data_is_the_first_page_after_the_readme() -> None:
+    listed = (ROOT / "docs" / "index.md").read_text().split("{toctree}")[1].split()
+    assert listed[listed.index("readme") + 1] == "your-own-data"
+
+
+def test_the_readme_shows_the_example_that_tests_run() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for file, name in (("icechunk_own_function", "own_function"), ("jobs/weather_jobs", "field")):
+        text = (ROOT / f"dags/{file}.py").read_text()
+        part = text.split(f"# [START {name}]\n")[1].split(f"# [END {name}]")[0].rstrip()
+        assert f"```python\n{part}\n```" in readme, file
+
+
+@pytest.mark.long
+def test_the_reference_has_every_public_name(tmp_path: Path) -> None:
+    """Warnings are errors, as they are for `make docs`."""
+    import airflow_provider_icechunk.api as api
+    import airflow_provider_icechunk.spark as spark
+
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    answer = subprocess.run(
+        [*command, str(ROOT / "docs"), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    page = (tmp_path / "reference.html").read_text()
+    for module in (api, spark):
+        wanted = [f"{module.__name__}.{name}" for name in module.__all__ if name[0] != "_"]
+        assert [name for name in wanted if f'id="{name}"' not in page] == []
 
 
 def test_the_migration_page_tells_every_official_name_that_is_missing() -> None:

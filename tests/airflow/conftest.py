@@ -62,6 +62,7 @@ def airflow_home() -> Path:
     DAGS.mkdir(exist_ok=True)
     for file in [*(ROOT / "dags").glob("*.py"), *Path(__file__).parent.glob("dags/*.py")]:
         shutil.copy(file, DAGS)
+    shutil.copytree(ROOT / "dags" / "jobs", DAGS / "jobs", dirs_exist_ok=True)
     answer = subprocess.run(
         [sys.executable, "-m", "airflow", "db", "migrate"],
         capture_output=True,

@@ -46,7 +46,7 @@ def test_airflow_stores_one_spelling_of_an_address(given: str, stored: str) -> N
     ],
 )
 def test_addresses_that_name_no_branch_are_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="icechunk address"):
+    with pytest.raises(ValueError, match="icechunk URI"):
         Asset(address)
 
 
@@ -56,7 +56,7 @@ def test_assets_are_made_from_their_parts() -> None:
     assert asset.extra == {"k": 1}
     assert create_asset(path="/data/weather").uri == "icechunk:///data/weather?branch=main"
     for wrong in ({}, {"bucket": "b", "path": "/p"}, {"path": "relative"}):
-        with pytest.raises(ValueError, match="repository"):
+        with pytest.raises(ValueError, match="path"):
             create_asset(**wrong)
 
 

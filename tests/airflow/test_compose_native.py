@@ -23,9 +23,10 @@ from typing import Any
 import pyspark
 import pytest
 import yaml
-from support.standalone import MARK, ROOT, Airflow, end_processes, free_ports, processes, until
+from support.standalone import MARK, ROOT, Airflow, end_processes, processes, until
 
 from airflow_provider_icechunk.api import Repository, s3_storage
+from tools.seaweedfs import free_ports
 
 pytestmark = [
     pytest.mark.long,

@@ -88,20 +88,20 @@ def test_no_made_up_extra_gets_through(extra: dict[str, str]) -> None:
         ({}, {"host": "bucket/prefix"}, "prefix"),
         ({}, {"host": "/data/repositories"}, "'storage' to 'file'"),
         ({"storage": "s3"}, {"host": "/data/repositories"}, "'storage' to 'file'"),
-        ({}, {"host": "local[2]"}, "is not the name of a bucket"),
-        ({}, {"host": "bucket "}, "is not the name of a bucket"),
-        ({}, {"host": "s3:bucket"}, "is not the name of a bucket"),
-        ({}, {"host": "b" * 256}, "is not the name of a bucket"),
+        ({}, {"host": "local[2]"}, "is not a valid bucket name"),
+        ({}, {"host": "bucket "}, "is not a valid bucket name"),
+        ({}, {"host": "s3:bucket"}, "is not a valid bucket name"),
+        ({}, {"host": "b" * 256}, "is not a valid bucket name"),
         ({}, {"host": ""}, "host is missing"),
-        ({}, {"login": "key"}, "together"),
+        ({}, {"login": "key"}, "or neither"),
         ({"session_token": SECRET}, {}, "session_token"),
-        ({"anonymous": True}, {"login": "k", "password": SECRET}, "choose one"),
-        ({"anonymous": True, "aws_conn_id": "aws_default"}, {}, "choose one"),
+        ({"anonymous": True}, {"login": "k", "password": SECRET}, "set only one"),
+        ({"anonymous": True, "aws_conn_id": "aws_default"}, {}, "set only one"),
         ({"endpoint_url": f"https://user:{SECRET}@store"}, {}, "endpoint_url"),
         ({"endpoint_url": "file:///etc/passwd"}, {}, "endpoint_url"),
         ({"prefix": "../other"}, {}, "prefix"),
         ({}, {"port": 9000}, "port"),
-        ([], {}, "no JSON object"),
+        ([], {}, "not a JSON object"),
     ],
 )
 def test_what_cannot_work_is_refused_in_words(
@@ -113,7 +113,7 @@ def test_what_cannot_work_is_refused_in_words(
 @pytest.mark.parametrize("kind", ["spark", "aws", "generic", "", None])
 def test_a_connection_of_another_type_is_not_taken_for_one_of_ours(kind: str | None) -> None:
     text = refusal(conn_type=kind, host="bucket", password=SECRET)
-    assert "type 'icechunk'" in text
+    assert "not 'icechunk'" in text
     assert repr(kind or "") in text
 
 
@@ -191,15 +191,15 @@ def checked(conn_id: str = "icechunk_default") -> tuple[bool, str]:
 
 def test_a_connection_test_tells_what_is_in_a_bucket_and_only_reads(between: Between) -> None:
     root = f"s3://{BUCKET}/checked-{between.server_port}"
-    assert checked() == (True, f"{root} can be reached; there is no repository, it is empty")
+    assert checked() == (True, f"{root} is reachable and empty")
     repository = made_in(between)
     good, text = checked()
     assert good
     assert f"generation 1; main is at {repository.lookup_branch('main')}" in text
-    assert "conditions on reads" in text
+    assert "conditional reads" in text
     good, text = checked("elsewhere")
     assert not good
-    assert text.startswith("not there: ")
+    assert text.startswith("not found: ")
     between.denies = True
     good, text = checked()
     assert not good
@@ -232,7 +232,7 @@ def test_a_real_store_honours_conditions_on_reads(
     good, text = IcechunkHook().test_connection()
     assert good
     assert "1 folders" in text
-    assert "conditions on reads" in text
+    assert "conditional reads" in text
     connect(host=SHARED_BUCKET, login=ACCESS_KEY, password="wrong", extra=extra)
     good, text = IcechunkHook().test_connection()
     assert not good

@@ -12,8 +12,8 @@ from airflow.sdk import Asset
 from support.airflow_contexts import cleared, make_context, retried
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.decorators import icechunk
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task, with_session
+from airflow_provider_icechunk.engine.pipelines import transaction
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
 
 
@@ -96,17 +96,17 @@ def test_an_attempt_thought_dead_that_commits_while_the_next_one_begins_is_found
     repository: Repository, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    looked = icechunk.find_earlier
+    looked = transaction.find_earlier
     made: list[dict[str, Any]] = []
 
     def look_and_be_overtaken(*args: Any, **arguments: Any) -> Any:
         answer = looked(*args, **arguments)
         if not made:
-            monkeypatch.setattr(icechunk, "find_earlier", looked)
+            monkeypatch.setattr(transaction, "find_earlier", looked)
             made.append(run(write, 1))
         return answer
 
-    monkeypatch.setattr(icechunk, "find_earlier", look_and_be_overtaken)
+    monkeypatch.setattr(transaction, "find_earlier", look_and_be_overtaken)
     assert run(write, 2, context=retried(make_context())) == made[0]
     assert "Attempt 1 committed snapshot" in caplog.text
     assert messages(repository) == ["dag.task in run", "begin"]
@@ -152,7 +152,7 @@ def test_a_commit_of_others_meanwhile_is_moved_over_or_refused(repository: Repos
 
 
 def test_a_function_that_takes_no_session_is_refused() -> None:
-    with pytest.raises(TypeError, match="neither a parameter `session` nor `store`"):
+    with pytest.raises(TypeError, match="no parameter `session` or `store`"):
         icechunk_task(repository="weather")(lambda day: day)
 
 

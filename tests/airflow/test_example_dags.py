@@ -15,7 +15,9 @@ import zarr
 from support.provider_classes import listed
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.spark.generators import generate
+from airflow_provider_icechunk.dataset import IcechunkDataset
+from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.spark.write.generated import generate
 
 pytestmark = [
     pytest.mark.airflow,
@@ -83,6 +85,49 @@ def test_each_run_appends_its_day_and_a_day_again_changes_its_place_only(
     temperature = values(repository, "temperature")
     assert temperature.shape == (3, 18, 36)
     assert (np.diff(temperature[:, 0, 0]) > 0).all()
+
+
+def test_a_week_is_used_when_all_of_its_days_are_there(airflow_home: Path, folder: Path) -> None:
+    dag = load(airflow_home, "icechunk_wait_for_days")
+    dataset = dag.get_task("wait_for_week").dataset
+    repository = Repository.create(local_filesystem_storage(folder / "growing"))
+    for at in ({"from": "2026-01-09", "until": "2026-01-15"}, ["2026-01-05", "2026-01-06"]):
+        write_days(repository, dataset, at)
+    dag.get_task("wait_for_week").mode = "poke"
+    dag.get_task("wait_for_week").timeout = 0.1
+    dag.get_task("wait_for_week").retries = 0
+    assert dag.test().state == "failed"
+    write_days(repository, dataset, ["2026-01-07", "2026-01-08"])
+    assert dag.test().state == "success"
+
+
+def test_a_dataset_gets_a_variable_and_keeps_its_newest_days(
+    airflow_home: Path, folder: Path
+) -> None:
+    dag = load(airflow_home, "icechunk_rolling_window")
+    dataset = dag.get_task("cut").dataset
+    repository = Repository.create(local_filesystem_storage(folder / "window"))
+    only = dataset.on(variables={"temperature": dataset.variables["temperature"]})
+    write_days(repository, only, {"from": "2026-01-01", "until": "2026-01-11"})
+    run = dag.test(run_conf={"keep": 4})
+    assert run.state == "success"
+    asked, done = (run.get_task_instance(name).xcom_pull(name) for name in ("ask", "cut"))
+    assert (asked["dry_run"], asked["committed"], done["committed"]) == (True, False, True)
+    assert asked["result"] == done["result"]
+    assert (done["result"]["labels"], done["result"]["first"]) == (6, "2026-01-07")
+    assert values(repository, "time").tolist() == [6, 7, 8, 9]
+    assert (values(repository, "temperature") == 280).all()
+    assert values(repository, "rain").shape == (4, 18, 36)
+    write_days(repository, dataset, ["2026-01-12"])
+    assert values(repository, "time").tolist() == [6, 7, 8, 9, 10, 11]
+
+
+def write_days(repository: Repository, dataset: IcechunkDataset, at: Any) -> None:
+    session = repository.writable_session("main")
+    placed = ensure(session, dataset, dataset.place({"time": at}))
+    array = zarr.open_array(session.store, path="temperature", mode="r+")
+    array[slice(*placed.regions["time"])] = 280
+    session.commit("days")
 
 
 def test_bad_data_is_written_audited_and_never_published(airflow_home: Path, folder: Path) -> None:
@@ -275,6 +320,49 @@ def test_the_quickstart_runs_and_the_official_library_reads_its_result(
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+def test_an_own_function_writes_day_6_after_day_16_and_xarray_reads_both(
+    airflow_home: Path, folder: Path, connect: Callable[..., str]
+) -> None:
+    import xarray
+
+    connect("spark_default", conn_type="spark", host="local[1]")
+    dag = load(airflow_home, "icechunk_own_function")
+    for day in (16, 6):
+        assert dag.test(logical_date=datetime(2026, 1, day, tzinfo=UTC)).state == "success"
+    store = opened(folder, "weather_daily").readonly_session("main").store
+    data = xarray.open_zarr(store, consolidated=False)
+    assert str(data.time.values[5])[:10] == "2026-01-06"
+    written = [bool((data.t2m[day].values > 200).all()) for day in range(16)]
+    assert [day for day, there in enumerate(written, 1) if there] == [6, 16]
+    south, north = data.t2m[5, -1, 0].item(), data.t2m[5, 0, 0].item()
+    assert south > north, "it is summer in the south"
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_an_array_gets_other_chunks_after_a_plan(
+    airflow_home: Path, folder: Path, connect: Callable[..., str]
+) -> None:
+    connect("spark_default", conn_type="spark", host="local[1]")
+    repository = Repository.create(local_filesystem_storage(folder / "rechunk"))
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    shape, before = (20, 18, 36), np.random.default_rng(1).random((20, 18, 36))
+    root.create_array("temperature", shape=shape, chunks=(1, 18, 36), dtype="f8")[:] = before
+    session.commit("days")
+    run = load(airflow_home, "icechunk_rechunk").test()
+    assert run.state == "success"
+    plan = run.get_task_instance("ask").xcom_pull("ask")["plan"]
+    assert (plan["chunks_before"], plan["chunks_after"], plan["tasks"]) == (20, 24, 1)
+    store = repository.readonly_session("main").store
+    found = zarr.open_array(store, path="temperature", mode="r")
+    assert found.chunks == (8, 9, 9)
+    assert np.array_equal(np.asarray(found[:]), before)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_mapped_spark_tasks_write_parts_of_one_array_and_one_task_commits_them(
     airflow_home: Path, folder: Path, connect: Callable[..., str]
 ) -> None:
@@ -337,3 +425,40 @@ def test_netcdf_files_become_one_array_without_being_copied(
 
 def whole(field: Any) -> tuple[tuple[int, int], ...]:
     return tuple((0, length) for length in field.shape)
+
+
+def test_days_come_as_datasets_in_any_order_and_stations_are_appended(
+    airflow_home: Path, folder: Path
+) -> None:
+    import xarray as xr
+
+    dag = load(airflow_home, "icechunk_xarray_daily")
+    for day in (16, 6):
+        assert dag.test(logical_date=datetime(2026, 1, day, tzinfo=UTC)).state == "success"
+    store = opened(folder, "weather_fields").readonly_session("main").store
+    data = xr.open_zarr(store, consolidated=False, chunks=None)
+    written = (data.t2m > 200).all(("latitude", "longitude")).values
+    assert [day for day, there in enumerate(written, 1) if there] == [6, 16]
+    store = opened(folder, "weather_stations").readonly_session("main").store
+    data = xr.open_zarr(store, consolidated=False, chunks=None)
+    assert data.station.values.tolist() == ["station-20260116", "station-20260106"]
+    assert data.reports.values.tolist() == [1, 1]
+
+
+def test_a_file_comes_in_a_dataset_goes_out_and_a_copy_is_the_same(
+    airflow_home: Path, folder: Path, tmp_path: Path
+) -> None:
+    import xarray as xr
+
+    data = xr.Dataset({"t2m": (("time", "x"), np.arange(12.0).reshape(4, 3))})
+    data.to_netcdf(tmp_path / "in.nc", engine="h5netcdf")
+    dag = load(airflow_home, "icechunk_xarray")
+    conf = {"source": str(tmp_path / "in.nc"), "target": str(tmp_path / "out.nc")}
+    assert dag.test(run_conf=conf).state == "success"
+    expected = data - data.mean("time")
+    with xr.open_dataset(tmp_path / "out.nc", engine="h5netcdf") as out:
+        xr.testing.assert_allclose(out, expected)
+    assert (values(opened(folder, "restored/observations"), "raw/t2m") == data["t2m"]).all()
+    repository = opened(folder, "observations")
+    root = zarr.open_group(repository.readonly_session("main").store, mode="r")
+    assert list(root) == ["anomaly"]

@@ -50,7 +50,7 @@ def test_testing_a_connection_says_what_is_at_its_root(folder: Path) -> None:
     before = set(folder.parent.rglob("*"))
     good, text = IcechunkHook().test_connection()
     assert good
-    assert "no repository, it is empty" in text
+    assert "is reachable and empty" in text
     assert set(folder.parent.rglob("*")) == before
     IcechunkHook().create("weather")
     good, text = IcechunkHook().test_connection()
@@ -88,7 +88,7 @@ def test_testing_a_connection_to_nowhere_fails_without_an_exception(
     assert text.startswith("unreachable: ")
     assert "marker-secret" not in text
     connect(host=str(tmp_path / "missing"), extra={"storage": "file"})
-    assert IcechunkHook().test_connection()[1].startswith("unreachable: there is no directory")
+    assert IcechunkHook().test_connection()[1].startswith("unreachable: no directory")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_testing_a_connection_to_nowhere_fails_without_an_exception(
     [
         (AccessDeniedError("x"), "no permission: "),
         (StorageError("x", kind=Kind.STORAGE_UNREACHABLE), "unreachable: "),
-        (NotFoundError("x"), "not there: "),
+        (NotFoundError("x"), "not found: "),
         (UnsupportedError("x"), "format_unsupported: "),
     ],
 )

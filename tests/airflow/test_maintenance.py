@@ -7,19 +7,25 @@ from typing import Any
 
 import pytest
 import zarr
-from support.airflow_contexts import make_context
+from support.airflow_contexts import cleared, make_context, retried
 
-from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk import spark
+from airflow_provider_icechunk.api import Repository, RetentionPolicy, local_filesystem_storage
+from airflow_provider_icechunk.cli import grammar
+from airflow_provider_icechunk.cli.run import main
+from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE, read_age, safe_cutoff
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import InvalidInputError, MaintenanceError
-from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, read_age, safe_cutoff
+from airflow_provider_icechunk.operators import maintenance
 from airflow_provider_icechunk.operators.maintenance import (
-    IcechunkExpireSnapshotsOperator,
-    IcechunkGarbageCollectOperator,
+    IcechunkCollectOperator,
+    IcechunkCompactOperator,
+    IcechunkExpireOperator,
     IcechunkMeasureOperator,
     IcechunkRewriteManifestsOperator,
     IcechunkVerifyOperator,
 )
-from airflow_provider_icechunk.storage.local import LocalStorage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COMMITS = 4
@@ -92,9 +98,7 @@ def test_a_cutoff_is_old_enough_unless_asked_otherwise_and_never_in_the_future()
         safe_cutoff("1d", timedelta(seconds=-1), now=NOW)
 
 
-@pytest.mark.parametrize(
-    "operator", [IcechunkExpireSnapshotsOperator, IcechunkGarbageCollectOperator]
-)
+@pytest.mark.parametrize("operator", [IcechunkExpireOperator, IcechunkCollectOperator])
 def test_a_young_cutoff_changes_nothing(repository: Repository, operator: type) -> None:
     before = snapshots(repository)
     with pytest.raises(MaintenanceError):
@@ -110,21 +114,21 @@ def test_a_young_cutoff_changes_nothing(repository: Repository, operator: type) 
 def test_what_is_no_number_of_snapshots_expires_nothing(repository: Repository, text: str) -> None:
     before = snapshots(repository)
     with pytest.raises((MaintenanceError, InvalidInputError)):
-        do(IcechunkExpireSnapshotsOperator, older_than="0s", minimum_age="0s", keep_last=text)
+        do(IcechunkExpireOperator, older_than="0s", minimum_age="0s", keep_last=text)
     assert snapshots(repository) == before
 
 
 def test_a_dry_run_says_what_expires_and_the_run_does_just_that(repository: Repository) -> None:
     before = snapshots(repository)
     arguments = {"older_than": "0s", "minimum_age": "0s", "keep_last": 2}
-    planned = do(IcechunkExpireSnapshotsOperator, dry_run="True", **{**arguments, "keep_last": "2"})
+    planned = do(IcechunkExpireOperator, dry_run="True", **{**arguments, "keep_last": "2"})
     assert planned["dry_run"] is True
     assert snapshots(repository) == before
-    done = do(IcechunkExpireSnapshotsOperator, **arguments)
+    done = do(IcechunkExpireOperator, **arguments)
     assert done["snapshots"] == planned["snapshots"] == sorted(before[2:-1])
     assert done["expired"] == COMMITS - 2
     assert snapshots(repository) == [*before[:2], before[-1]]
-    assert do(IcechunkExpireSnapshotsOperator, **arguments)["expired"] == 0
+    assert do(IcechunkExpireOperator, **arguments)["expired"] == 0
 
 
 @pytest.mark.parametrize("generation", ["draft", "alpha", "alpha1", "1", "2"])
@@ -139,8 +143,8 @@ def test_an_expiry_reports_what_left_the_history_and_no_head_that_stays(
     before = snapshots(made)
     made.create_tag("v1", before[2])
     arguments = {"older_than": "0s", "minimum_age": "0s"}
-    planned = do(IcechunkExpireSnapshotsOperator, dry_run=True, **arguments)
-    done = do(IcechunkExpireSnapshotsOperator, **arguments)
+    planned = do(IcechunkExpireOperator, dry_run=True, **arguments)
+    done = do(IcechunkExpireOperator, **arguments)
     left = {info.id for info in Repository.open(made.storage).ancestry(tag="v1")}
     gone = set(before) - set(snapshots(made)) - left
     assert gone == {before[1], before[3]}
@@ -153,7 +157,7 @@ def test_branches_and_tags_that_expired_go_if_asked(repository: Repository) -> N
     repository.create_branch("old", old)
     repository.create_tag("v0", old)
     result = do(
-        IcechunkExpireSnapshotsOperator,
+        IcechunkExpireOperator,
         older_than="0s",
         minimum_age="0s",
         delete_expired_branches=True,
@@ -167,13 +171,13 @@ def test_branches_and_tags_that_expired_go_if_asked(repository: Repository) -> N
 def test_collecting_frees_what_expired_and_a_dry_run_frees_nothing(
     repository: Repository,
 ) -> None:
-    do(IcechunkExpireSnapshotsOperator, older_than="0s", minimum_age="0s", keep_last=1)
+    do(IcechunkExpireOperator, older_than="0s", minimum_age="0s", keep_last=1)
     arguments = {"older_than": "0s", "minimum_age": "0s"}
-    planned = do(IcechunkGarbageCollectOperator, dry_run=True, **arguments)
+    planned = do(IcechunkCollectOperator, dry_run=True, **arguments)
     assert planned["chunks_deleted"] == planned["snapshots_deleted"] == COMMITS - 1
     files = do(IcechunkMeasureOperator)["files"]
     assert files["chunks"]["unreachable_count"] == COMMITS - 1
-    done = do(IcechunkGarbageCollectOperator, **arguments)
+    done = do(IcechunkCollectOperator, **arguments)
     without = {"dry_run", "older_than"}
     assert {k: v for k, v in done.items() if k not in without} == {
         k: v for k, v in planned.items() if k not in without
@@ -184,8 +188,8 @@ def test_collecting_frees_what_expired_and_a_dry_run_frees_nothing(
 
 @pytest.mark.usefixtures("repository")
 def test_what_is_younger_than_a_day_is_not_collected_by_default() -> None:
-    do(IcechunkExpireSnapshotsOperator, older_than="0s", minimum_age="0s", keep_last=1)
-    assert do(IcechunkGarbageCollectOperator)["bytes_deleted"] == 0
+    do(IcechunkExpireOperator, older_than="0s", minimum_age="0s", keep_last=1)
+    assert do(IcechunkCollectOperator)["bytes_deleted"] == 0
 
 
 def test_rewriting_manifests_twice_makes_one_commit(repository: Repository) -> None:
@@ -219,7 +223,7 @@ def test_measuring_counts_by_branch_and_by_kind_of_file() -> None:
 def test_a_collection_reports_the_cutoff_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
     behind = datetime.now(UTC) - timedelta(days=2)
     monkeypatch.setattr(LocalStorage, "now", lambda _: behind)
-    told = do(IcechunkGarbageCollectOperator, older_than="25h", dry_run=True)
+    told = do(IcechunkCollectOperator, older_than="25h", dry_run=True)
     assert datetime.fromisoformat(told["older_than"]) == behind - SAFE_AGE
 
 
@@ -227,7 +231,7 @@ def test_a_collection_reports_the_cutoff_that_was_used(monkeypatch: pytest.Monke
 def test_an_expiry_reports_what_was_done_and_not_an_earlier_plan(
     folder: Path, generation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_icechunk.repository.maintenance import expire
+    from airflow_provider_icechunk.engine.maintenance import expire
 
     made = Repository.create(local_filesystem_storage(folder / "weather"), spec_version=generation)
     made.create_branch("side", made.lookup_branch("main"))
@@ -246,7 +250,7 @@ def test_an_expiry_reports_what_was_done_and_not_an_earlier_plan(
 
     monkeypatch.setattr(expire, "make_expiration_plan", interrupted)
     result = do(
-        IcechunkExpireSnapshotsOperator,
+        IcechunkExpireOperator,
         older_than="0s",
         minimum_age="0s",
         delete_expired_branches=True,
@@ -257,3 +261,127 @@ def test_an_expiry_reports_what_was_done_and_not_an_earlier_plan(
     left = {info.id for info in made.ancestry(branch="side")}
     assert not left & set(result["snapshots"])
     assert result["expired"] == len(result["snapshots"])
+
+
+@pytest.mark.parametrize("work", ["collect", "compact", "expire", "measure", "verify"])
+def test_each_work_has_a_method_an_operator_a_command_and_a_spark_form_of_one_name(
+    work: str,
+) -> None:
+    assert callable(getattr(Repository, work))
+    operator = getattr(maintenance, f"Icechunk{work.title()}Operator")
+    assert operator.__name__ == f"Icechunk{work.title()}Operator"
+    assert (work,) in grammar.paths()
+    if work != "expire":
+        assert callable(getattr(spark, work))
+
+
+def test_official_names_of_maintenance_lead_to_the_same() -> None:
+    assert maintenance.IcechunkExpireSnapshotsOperator is IcechunkExpireOperator
+    assert maintenance.IcechunkGarbageCollectOperator is IcechunkCollectOperator
+    assert spark.garbage_collect is spark.collect
+    parse = grammar.build_parser("test").parse_args
+    for alias, name in (("gc", "collect"), ("stats", "measure")):
+        assert parse([alias, "x"]).command == parse([name, "x"]).command == (name,)
+
+
+@pytest.mark.parametrize("generation", ["1", "2", "alpha", "alpha1", "draft"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep_last": 2}, {"delete_expired_branches": True, "delete_expired_tags": True}],
+    ids=["plain", "keep_last", "delete"],
+)
+def test_method_operator_and_command_expire_the_same(
+    folder: Path, generation: str, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "weather"
+    made = Repository.create(local_filesystem_storage(path), spec_version=generation)
+    for number in range(5):
+        session = made.writable_session("main")
+        zarr.create_array(session.store, name=f"field{number}", shape=(1,), dtype="int32")
+        session.commit(f"{number}")
+        if number == 2:
+            made.create_tag("v1", made.lookup_branch("main"))
+            made.create_branch("side", made.lookup_branch("main"))
+    flags = [f"--{name.replace('_', '-')}" for name in options if name != "keep_last"]
+    flags += ["--keep-last", "2"] if "keep_last" in options else []
+    words = ["expire", str(path), "--older-than", "0s", "--minimum-age", "0s", "--json", *flags]
+
+    def command(*more: str) -> Any:
+        capsys.readouterr()
+        assert main([*words, *more]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        del answer["dry_run"], answer["older_than"]
+        return answer
+
+    shown, now = command("--dry-run"), datetime.now(UTC)
+    planned = do(IcechunkExpireOperator, older_than="0s", minimum_age="0s", dry_run=True, **options)
+    assert sorted(made.expire_snapshots(now, dry_run=True, **options)) == shown["released"]
+    assert planned["expired"] == shown["freed"]["snapshots"] == len(planned["snapshots"])
+    assert command("--yes") == shown
+    assert made.reopen().expire(RetentionPolicy(now, **options)).is_empty
+
+
+RULES = {"small": 5_000, "target": "20000", "enough": 10_000}
+
+
+@pytest.fixture
+def scattered(folder: Path) -> Repository:
+    """Eight small chunks, each in a file of its own."""
+    storage = local_filesystem_storage(folder / "weather")
+    made = Repository.create(storage, packing=Packing(below=0))
+    session = made.writable_session("main")
+    shape = {"shape": (7200,), "chunks": (900,), "dtype": "int32", "compressors": None}
+    zarr.create_array(session.store, name="field", **shape)[:] = range(1, 7201)
+    session.commit("begin")
+    return made
+
+
+def test_a_compaction_moves_chunks_once_and_a_retry_returns_the_same(scattered: Repository) -> None:
+    planned = do(IcechunkCompactOperator, rules=RULES, dry_run="true")
+    assert len(snapshots(scattered)) == 2
+    first = do(IcechunkCompactOperator, rules=RULES)
+    counts = {"chunks": 8, "bytes": 28_800, "files": 2, "skipped": 0}
+    assert planned | {"dry_run": False} == {
+        "dry_run": False, "snapshot_id": None, "parent_id": None, "branch": "main", **counts,
+    }  # fmt: skip
+    assert first == planned | {
+        "dry_run": False,
+        "snapshot_id": snapshots(scattered)[0],
+        "parent_id": snapshots(scattered)[1],
+    }
+    given = {"task_id": "task", "repository": "weather", "rules": RULES}
+    again = IcechunkCompactOperator(**given).execute(retried(make_context()))
+    assert again == first
+    nothing = IcechunkCompactOperator(**given).execute(cleared(make_context()))
+    assert (nothing["snapshot_id"], nothing["chunks"]) == (None, 0)
+    assert len(snapshots(scattered)) == 3
+    session = Repository.open(scattered.storage).readonly_session("main")
+    assert list(zarr.open_array(session.store, path="field", mode="r")[:]) == [*range(1, 7201)]
+
+
+def test_a_rule_of_compaction_that_does_not_exist_is_refused(scattered: Repository) -> None:
+    with pytest.raises(
+        InvalidInputError, match="'smal' is not a compaction rule; the rules are: small"
+    ):
+        do(IcechunkCompactOperator, rules={"smal": 1})
+    with pytest.raises(MaintenanceError, match="small must be an integer, not 'many'"):
+        do(IcechunkCompactOperator, rules={"small": "many"})
+    assert len(snapshots(scattered)) == 2
+
+
+def test_a_compaction_by_command_shows_its_plan_and_commits(
+    scattered: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = scattered.storage.location
+    words = ["compact", where, "--small", "5000", "--target", "20000", "--enough", "10000"]
+    assert main([*words, "--dry-run"]) == 0
+    assert "8 small chunks" in (text := capsys.readouterr().out)
+    assert "Dry run: nothing was changed" in text
+    assert len(snapshots(scattered)) == 2
+    assert main([*words, "--message", "tidy", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["chunks"], done["files"], done["branch"]) == (8, 2, "main")
+    info = Repository.open(scattered.storage).lookup_snapshot(done["snapshot_id"])
+    assert (info.message, info.metadata["compaction"]["chunks"]) == ("tidy", 8)
+    assert main(words) == 0
+    assert "Nothing to do" in capsys.readouterr().out

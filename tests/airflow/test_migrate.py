@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from support.airflow_contexts import make_context
+from support.maintenance import live_in
 from support.migrations import portrait
-from support.upkeep import live_in
 
 from airflow_provider_icechunk.api import Repository, Storage, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import (
@@ -60,7 +60,7 @@ def test_a_repository_that_lost_its_new_entry_point_is_migrated_once_more(
     before = portrait(storage)
     do()
     storage.delete(["repo"])
-    with pytest.raises(FormatError, match="entry point is gone"):
+    with pytest.raises(FormatError, match="entry point is missing"):
         Repository.open(storage)
     assert do()["migrated"]
     assert portrait(storage) == before
@@ -75,6 +75,6 @@ def test_there_is_no_way_back(storage: Storage) -> None:
 
 def test_a_switch_that_is_neither_true_nor_false_is_refused(storage: Storage) -> None:
     live_in(storage, "1")
-    with pytest.raises(MaintenanceError, match="remove_old is true or false"):
+    with pytest.raises(MaintenanceError, match="remove_old must be true or false"):
         do(remove_old="perhaps")
     assert Repository.open(storage).spec_version == "1"

@@ -9,8 +9,14 @@ import pytest
 import zarr
 from support.airflow_contexts import cleared, retried
 from support.airflow_contexts import make_context as context
+from support.provider_classes import listed
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.decorators.icechunk import _IcechunkDecoratedOperator
+from airflow_provider_icechunk.engine.leases import PREFIX
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     ConflictError,
@@ -21,16 +27,13 @@ from airflow_provider_icechunk.exceptions import (
     RebaseFailedError,
     SessionError,
 )
+from airflow_provider_icechunk.operators.base import IcechunkOperator
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 from airflow_provider_icechunk.operators.session import (
     IcechunkAbortSessionOperator,
     IcechunkOpenSessionOperator,
 )
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.repository.leases import PREFIX
-from airflow_provider_icechunk.spark.specification import parse_session
 
 FIELD = {"path": "field", "shape": [6], "chunks": [2], "dtype": "int32"}
 
@@ -70,12 +73,15 @@ def rerun() -> dict[str, Any]:
     return cleared(context("commit"))
 
 
-def write(session: dict[str, Any], writer: str, where: slice, value: int) -> None:
+def write(
+    session: dict[str, Any], writer: str, where: slice, value: int, *, recorded: bool = False
+) -> None:
     """What a worker does: write chunks through a fork and leave a fragment."""
     described = parse_session(session)
     repository = Repository.open(described.place.storage())
     fork = repository.fork(described.work_unit)
-    zarr.open_array(fork.store, path="field", mode="r+")[where] = value
+    with fork.recording({"field": [where]} if recorded else {}):
+        zarr.open_array(fork.store, path="field", mode="r+")[where] = value
     folder = JobFolder(repository.storage, fork.work.job)
     assert folder.put_fragment(writer, fork.fragment(writer)).startswith(described.fragments)
 
@@ -120,6 +126,7 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_after(repository: Re
     assert info.metadata["campaign"] == "spring"
     assert info.metadata["airflow"] == {
         "dag_id": "dag", "run_id": "run", "task_id": "commit", "map_index": -1, "try_number": 1,
+        "chunks": 3,
     }  # fmt: skip
 
 
@@ -218,8 +225,41 @@ def test_both_wrote_one_chunk_and_the_operator_says_who_wins(
     commit(theirs, run_id="theirs")
     with pytest.raises(RebaseFailedError):
         commit(session)
-    commit(session, on_chunk_conflict=choice)
+    commit(session, on_conflict=choice)
     assert field(repository) == [value] * 6
+
+
+def test_the_earlier_name_of_the_choice_still_works(repository: Repository) -> None:
+    commit(open_session(), run_id="before")
+    session, theirs = open_session(), open_session(try_number=2)
+    write(session, "only", slice(0, 6), 1)
+    write(theirs, "only", slice(0, 6), 2)
+    commit(theirs, run_id="theirs")
+    commit(session, on_chunk_conflict="theirs")
+    assert field(repository) == [2] * 6
+
+
+def test_two_runs_that_recorded_what_they_wrote_share_a_chunk(repository: Repository) -> None:
+    commit(open_session(), run_id="before")
+    session, theirs = open_session(), open_session(try_number=2)
+    write(session, "only", slice(0, 1), 1, recorded=True)
+    write(theirs, "only", slice(1, 3), 2, recorded=True)
+    commit(theirs, run_id="theirs")
+    with pytest.raises(RebaseFailedError):
+        commit(session, on_conflict="fail")
+    commit(session)
+    assert field(repository) == [1, 2, 2, 0, 0, 0]
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_conflict_of_two_tasks_names_the_other_one() -> None:
+    commit(open_session(), run_id="before")
+    session, theirs = open_session(), open_session(try_number=2)
+    write(session, "only", slice(0, 2), 1, recorded=True)
+    write(theirs, "only", slice(1, 3), 2, recorded=True)
+    commit(theirs, run_id="theirs")
+    with pytest.raises(RebaseFailedError, match=r"run 'theirs'.*\[1:2\].*on_conflict"):
+        commit(session)
 
 
 @pytest.mark.usefixtures("repository")
@@ -251,8 +291,15 @@ def test_declaring_again_keeps_grows_and_never_cuts(repository: Repository) -> N
     commit(session)
     commit(open_session(arrays=[{**FIELD, "shape": [8]}]), run_id="grow")
     assert field(repository) == [3] * 6 + [0, 0]
-    for change in ({"shape": [4]}, {"dtype": "int64"}, {"chunks": [3]}):
-        with pytest.raises(AlreadyExistsError) as caught:
+    commit(open_session(arrays=[{**FIELD, "shape": [4], "attributes": {"a": 1}}]), run_id="short")
+    assert field(repository) == [3] * 6 + [0, 0]
+    for change, says in (
+        ({"dtype": "int64"}, "dtype int32, declared is int64"),
+        ({"chunks": [3]}, r"chunks \(2,\), declared is \(3,\)"),
+        ({"dimension_names": ["x"]}, r"dimension_names \(None,\), declared is \('x',\)"),
+        ({"fill_value": 7}, "fill_value 0, declared is 7"),
+    ):
+        with pytest.raises(AlreadyExistsError, match=says) as caught:
             open_session(arrays=[{**FIELD, "shape": [8], **change}])
         assert caught.value.kind is Kind.NODE_EXISTS
 
@@ -281,7 +328,7 @@ def test_an_aborted_session_leaves_no_lease(repository: Repository) -> None:
     session = open_session()
     session["work_unit"]["since"] -= 3_600_000_000
     work = WorkUnit.from_json(session["work_unit"])
-    repository.engine.leasehold(work.tenancy).writing()
+    repository.core.leasehold(work.tenancy).writing()
     assert len(leases()) == 1
     IcechunkAbortSessionOperator(task_id="abort", session=session).execute(context())
     assert not leases()
@@ -291,3 +338,12 @@ def test_an_aborted_session_leaves_no_lease(repository: Repository) -> None:
 def test_what_is_no_session_is_refused(session: Any) -> None:
     with pytest.raises(InvalidInputError, match="IcechunkOpenSessionOperator"):
         commit(session)
+
+
+@pytest.mark.parametrize(
+    "made", [*listed("operators"), _IcechunkDecoratedOperator], ids=lambda one: str(one.__name__)
+)
+def test_every_operator_opens_and_reports_in_one_way(made: type[Any]) -> None:
+    assert issubclass(made, IcechunkOperator)
+    for name in ("icechunk_hook", "open_repository", "link_to", "report"):
+        assert getattr(made, name) is getattr(IcechunkOperator, name)

@@ -16,6 +16,7 @@ from fastapi import FastAPI, HTTPException
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.links.snapshot import (
     IcechunkSnapshotLink,
@@ -145,6 +146,34 @@ def test_a_snapshot_the_tree_and_differences_are_shown(
     assert "/field" in get(browser, "show", version=head).text
     assert "int32" in get(browser, "tree").text
     assert "/field" in get(browser, "diff", older=first, newer="main").text
+
+
+def test_a_snapshot_says_which_task_made_it_and_what_the_checks_found(
+    browser: TestClient, repository: Repository
+) -> None:
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="field", mode="r+")[:] = 2
+    airflow = {"dag_id": "a/b", "run_id": f"r{SCRIPT}", "task_id": "t", "map_index": 3}
+    verdict = {"check": "range", "subject": SCRIPT, "passed": False, "value": 5, "limit": [0, 1]}
+    report = {"snapshot_id": "x", "passed": False, "checks": [verdict, "nonsense"]}
+    head = session.commit("made", metadata={"airflow": airflow, CHECKS_KEY: report})
+    page = get(browser, "show", version=head).text
+    place = "/dags/a%2Fb/runs/r%3Cscript%3Ealert%281%29%3C%2Fscript%3E/tasks/t/mapped/3"
+    assert f'<a target="_top" href="{place}">a/b / r&lt;script&gt;' in page
+    assert "<td>failed</td><td>range</td><td>&lt;script&gt;" in page
+    assert SCRIPT not in page
+    from airflow_provider_icechunk.plugins.pages import about
+
+    for strange in (1, {"dag_id": 1}, {"dag_id": "d", "run_id": "", "task_id": "t"}):
+        assert about({"airflow": strange, CHECKS_KEY: strange}) == ""
+
+
+def test_the_labels_that_are_there_are_shown(browser: TestClient, repository: Repository) -> None:
+    page = get(browser, "coverage", array="field")
+    assert page.status_code == 200
+    assert "4 of 4 labels of 0 are there" in page.text
+    assert get(browser, "coverage", array=SCRIPT).status_code == 404
+    assert 'action="coverage"' in get(browser, "log").text
 
 
 @pytest.mark.parametrize(

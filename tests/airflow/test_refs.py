@@ -69,7 +69,7 @@ def test_a_branch_begins_at_a_branch_or_at_a_snapshot(repository: Repository) ->
     assert repository.lookup_branch("b") == first
 
 
-def test_an_existing_branch_is_an_error_or_kept_or_begun_anew(repository: Repository) -> None:
+def test_an_existing_branch_is_an_error_or_kept_or_reset(repository: Repository) -> None:
     begin = do(IcechunkCreateBranchOperator, branch="a")["snapshot_id"]
     moved = write(repository, "a", slice(0, 2), 1)
     with pytest.raises(AlreadyExistsError):

@@ -9,23 +9,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import xarray
 import zarr
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from support.airflow_contexts import make_context, retried
-from support.provider_classes import listed
+from support.provider_classes import AT, DATASET, listed
 
-from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.api import Repository, declare, local_filesystem_storage
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task
-from airflow_provider_icechunk.hooks import storages
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.storage.base import ByteRange, Fetched, Storage
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.hooks import connection
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
 from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
-from airflow_provider_icechunk.storage.base import ByteRange, Fetched, Storage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
-FIELD = {"path": "field", "shape": [4], "chunks": [2], "dtype": "int32"}
+FIELD = {
+    "path": "field", "shape": [4], "chunks": [2], "dtype": "int32", "dimension_names": ["x"],
+}  # fmt: skip
 
 
 class Watched(WrappedStorage):
@@ -45,7 +48,9 @@ def repository(folder: Path, connect: Callable[..., str]) -> Repository:
     connect("spark_default", conn_type="spark", host="local[1]")
     made = Repository.create(local_filesystem_storage(folder / "weather"))
     session = made.writable_session("main")
-    zarr.create_array(session.store, name="field", shape=(4,), chunks=(2,), dtype="int32")
+    zarr.create_array(
+        session.store, name="field", shape=(4,), chunks=(2,), dtype="int32", dimension_names=["x"]
+    )
     made.create_tag("v1", session.commit("begin"))
     made.create_branch("dev", made.lookup_branch("main"))
     return made
@@ -55,9 +60,9 @@ def repository(folder: Path, connect: Callable[..., str]) -> Repository:
 def reads(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What every storage that a hook makes is asked for."""
     counted: Counter[str] = Counter()
-    build = storages.build_storage
+    build = connection.build_storage
     monkeypatch.setattr(
-        storages, "build_storage", lambda *given, **more: Watched(build(*given, **more), counted)
+        connection, "build_storage", lambda *given, **more: Watched(build(*given, **more), counted)
     )
     return counted
 
@@ -88,19 +93,32 @@ def submits(task: Any, context: Any) -> None:
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "IcechunkAttributesOperator": {"attributes": {"field": {"units": "K"}}},
     "IcechunkBranchSensor": {},
+    "IcechunkCheckOperator": {
+        "checks": [{"check": "missing", "array": "field", "most": 1}],
+        "fail": False,
+    },
+    "IcechunkCompactOperator": {},
+    "IcechunkCoverageSensor": {"dataset": DATASET, "at": AT},
     "IcechunkCreateBranchOperator": {"branch": "new"},
     "IcechunkCreateRepositoryOperator": {},
     "IcechunkCreateTagOperator": {"tag": "v2"},
+    "IcechunkDeclareOperator": {"dataset": DATASET},
     "IcechunkDeleteBranchOperator": {"branch": "dev"},
     "IcechunkDeleteTagOperator": {"tag": "v1"},
-    "IcechunkExpireSnapshotsOperator": {"older_than": "30d"},
-    "IcechunkGarbageCollectOperator": {},
+    "IcechunkDropLabelsOperator": {"dataset": DATASET, "keep": 1},
+    "IcechunkExpireOperator": {"older_than": "30d"},
+    "IcechunkCollectOperator": {},
+    "IcechunkExportOperator": {},
+    "IcechunkImportOperator": {"group": "more"},
     "IcechunkMeasureOperator": {},
     "IcechunkNodeSensor": {"path": "field"},
     "IcechunkOpenSessionOperator": {"arrays": [FIELD]},
     "IcechunkPublishOperator": {"source": "dev"},
+    "IcechunkRechunkOperator": {"array": "field", "chunks": [1], "arrays": [FIELD]},
     "IcechunkResetBranchOperator": {"branch": "dev"},
+    "IcechunkRevertOperator": {},
     "IcechunkRewriteManifestsOperator": {},
     "IcechunkSparkSubmitOperator": {"arrays": [FIELD]},
     "IcechunkTagSensor": {"tag": "v1"},
@@ -108,23 +126,38 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 WITH_A_SESSION = {"IcechunkCommitOperator", "IcechunkAbortSessionOperator"}
 LOOKS_AT_ALL_GENERATIONS = {"IcechunkMigrateOperator"}
-LOOKS_AGAIN = {"IcechunkExpireSnapshotsOperator", "IcechunkGarbageCollectOperator"}
+COPIES_OBJECTS = {"IcechunkBackupOperator", "IcechunkRestoreOperator"}
+"""They read all objects of a repository, these among them."""
+LOOKS_AGAIN = {"IcechunkExpireOperator", "IcechunkCollectOperator"}
 """Before they remove anything they make sure that no migration has switched meanwhile."""
 CLASSES = {one.__name__: one for one in listed("operators", "sensors")}
 
 
 def test_every_operator_and_sensor_is_counted() -> None:
-    assert ARGUMENTS.keys() | WITH_A_SESSION | LOOKS_AT_ALL_GENERATIONS == CLASSES.keys()
+    exempt = LOOKS_AT_ALL_GENERATIONS | COPIES_OBJECTS
+    assert ARGUMENTS.keys() | WITH_A_SESSION | exempt == CLASSES.keys()
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_task_learns_the_generation_and_opens_the_repository_once(
-    name: str, repository: Repository, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    repository: Repository,
+    reads: Counter[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SparkSubmitOperator, "execute", submits)
     given = {"task_id": "task", "repository": "weather", **ARGUMENTS[name]}
-    if name == "IcechunkResetBranchOperator":
+    if name == "IcechunkImportOperator":
+        given["source"] = str(tmp_path / "in.zarr")
+        rain = xarray.Dataset({"rain": ("x", [1, 2])})
+        rain.to_zarr(given["source"], consolidated=False)
+    if name == "IcechunkExportOperator":
+        given["target"] = str(tmp_path / "out.zarr")
+    if name in ("IcechunkResetBranchOperator", "IcechunkRevertOperator"):
         given["snapshot_id"] = repository.lookup_tag("v1")
+    if name == "IcechunkDropLabelsOperator":
+        declare(repository, DATASET)
     task = CLASSES[name](**given)
     (task.poke if name.endswith("Sensor") else task.execute)(begun())
     assert_asked_once(reads, looks=2 if name in LOOKS_AGAIN else 1)

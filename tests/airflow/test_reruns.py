@@ -32,17 +32,17 @@ from support.reruns import (
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.decorators import icechunk
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.pipelines.reruns import LARGEST_RESULT
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     InvalidInputError,
     RebaseFailedError,
     SessionError,
 )
-from airflow_provider_icechunk.hooks.reruns import LARGEST_RESULT
 from airflow_provider_icechunk.operators.maintenance import IcechunkRewriteManifestsOperator
 from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
 
 
 @pytest.fixture(params=["1", "2", "alpha"])
@@ -83,8 +83,22 @@ def test_a_retry_commits_once_and_returns_what_the_first_attempt_did(
     assert told(operator, context)["snapshot_id"] == first["snapshot_id"]
 
 
+@pytest.mark.parametrize("way", [by_chain, by_spark], ids=lambda one: one.__name__)
+def test_a_retry_counts_the_chunks_of_the_first_attempt_also_after_its_parent_has_expired(
+    way: Way, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others(repository)
+    _, first = way(monkeypatch, 1, make_context())
+    expired = repository.expire_snapshots(datetime.now(UTC))
+    assert first["parent_id"] in expired
+    _, again = way(monkeypatch, 2, retried(make_context()))
+    assert again["snapshot_id"] == first["snapshot_id"]
+    assert again["parent_id"] != first["parent_id"]
+    assert again["chunks"] == first["chunks"] == 3
+
+
 @WAYS
-def test_a_cleared_task_commits_anew_and_says_what_it_supersedes(
+def test_a_cleared_task_commits_again_and_says_what_it_supersedes(
     way: Way,
     repository: Repository,
     monkeypatch: pytest.MonkeyPatch,
@@ -137,14 +151,16 @@ def test_a_task_that_shall_always_work_does_so_in_a_retry(
 def test_another_word_for_a_rerun_is_refused_before_anything_is_done(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InvalidInputError, match="on_rerun is one of 'replace', 'skip', 'always'"):
+    with pytest.raises(
+        InvalidInputError, match="on_rerun must be one of 'replace', 'skip', 'always'"
+    ):
         way(monkeypatch, 1, make_context(), on_rerun="maybe")
 
 
 def test_every_task_that_commits_can_be_told_what_a_rerun_does() -> None:
     """Those that take the message of a commit, and the decorator."""
     made = [one for one in listed("operators") if "message" in parameters(one)]
-    assert len(made) == 4
+    assert len(made) == 11
     for one in (*made, icechunk._IcechunkDecoratedOperator):
         assert parameters(one)["on_rerun"].default == "replace", one
 
@@ -308,7 +324,7 @@ class TestEvents:
         operator, again = self.publish(context)
         assert told(operator, context)["snapshot_id"] == again["snapshot_id"]
 
-    def test_publishing_anew_never_conflicts_with_what_it_published(
+    def test_publishing_again_never_conflicts_with_what_it_published(
         self, repository: Repository
     ) -> None:
         session = repository.writable_session("main")

@@ -13,12 +13,13 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from support.airflow_contexts import make_context
 from support.between import standing_before
-from support.provider_classes import listed, required
+from support.provider_classes import AT, DATASET, listed, required
 
 from airflow_provider_icechunk import api
+from airflow_provider_icechunk.engine.pipelines.transaction import open_for
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.hooks.transactions import open_session
 from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
+from airflow_provider_icechunk.operators.change import IcechunkAttributesOperator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 KEY, SECRET, TOKEN = "marker-key-51", "marker-secret-52", "marker-token-53"
@@ -29,6 +30,8 @@ PREFIX = f"below-{uuid4().hex}"
 VALUES = {
     "repository": "weather", "branch": "dev", "tag": "v1", "source": "dev", "message": "m",
     "path": "x", "older_than": "30d", "snapshot_id": "1CECHNKREP0F1RSTCMT0",
+    "dataset": DATASET, "at": AT, "target": "copy", "array": "x", "chunks": [1],
+    "checks": [{"check": "missing", "array": "x", "most": 0}],
 }  # fmt: skip
 
 
@@ -60,12 +63,16 @@ class Store:
 
 @pytest.fixture
 def store(
-    moto_endpoint: str, connect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    moto_endpoint: str,
+    connect: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Store:
     connect("spark_default", conn_type="spark", host="local[1]")
     environment = {
         "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN,
         "AWS_DEFAULT_REGION": REGION, "TEST_JOBS": str(Path(__file__).parent / "jobs"),
+        "TEST_FILES": str(tmp_path),
     }  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -90,6 +97,8 @@ def check(**texts: str) -> None:
 def build(made: type[Any], session: dict[str, Any]) -> Any:
     """An operator or sensor with plausible arguments."""
     given = {name: {**VALUES, "session": session}[name] for name in required(made)}
+    if made is IcechunkAttributesOperator:
+        given["attributes"] = {"/": {"title": "any"}}
     return made(task_id="task", **given)
 
 
@@ -98,7 +107,8 @@ def session() -> dict[str, Any]:
     hook = IcechunkHook()
     if not hook.exists("weather"):
         hook.create("weather")
-    return open_session(hook, "weather", hook.open("weather"), branch="main", job="job")
+    work = open_for(hook.open("weather"), branch="main", job="job").work
+    return hook.describe_session("weather", work)
 
 
 @pytest.mark.parametrize("made", listed("operators", "sensors"), ids=lambda one: str(one.__name__))

@@ -3,11 +3,13 @@
 import asyncio
 import importlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
@@ -18,14 +20,18 @@ from airflow.serialization.serialized_objects import BaseSerialization
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from support.airflow_contexts import make_context
 from support.branch_changes import change
-from support.provider_classes import listed, parameters
+from support.provider_classes import AT, DATASET, listed, parameters
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
+from airflow_provider_icechunk.sensors.coverage import IcechunkCoverageSensor
 from airflow_provider_icechunk.sensors.presence import IcechunkNodeSensor, IcechunkTagSensor
+from airflow_provider_icechunk.triggers.base import Pauses
 from airflow_provider_icechunk.triggers.branch import IcechunkBranchTrigger
-from airflow_provider_icechunk.triggers.polling import Pauses
+from airflow_provider_icechunk.triggers.coverage import IcechunkCoverageTrigger
 from airflow_provider_icechunk.triggers.presence import IcechunkNodeTrigger, IcechunkTagTrigger
 
 pytestmark = pytest.mark.timeout(60)
@@ -83,6 +89,10 @@ TRAVELLERS = [
             repository="a", path="/x", branch="dev", kind="array", attributes={"k": 1},
             minimum_shape=[1, 2], icechunk_conn_id="c", poll_interval=2.0,
         ),
+        IcechunkCoverageTrigger(
+            repository="a", dataset=DATASET.to_json(), at=AT, variables=["daily"], branch="dev",
+            icechunk_conn_id="c", poll_interval=2.0,
+        ),
 ]  # fmt: skip
 
 
@@ -100,6 +110,13 @@ def test_a_trigger_travels_with_all_its_arguments(trigger: BaseTrigger) -> None:
     assert copy.serialize() == trigger.serialize()
     arguments = trigger.serialize()[1]
     assert {name: getattr(trigger, name) for name in arguments} == arguments
+
+
+def meet_day(repository: Repository) -> None:
+    session = repository.writable_session("main")
+    placed = ensure(session, DATASET, DATASET.place(AT))
+    zarr.open_array(session.store, path="daily", mode="r+")[slice(*placed.regions["day"])] = 1
+    session.commit("day")
 
 
 def meet_branch(repository: Repository) -> None:
@@ -121,6 +138,7 @@ CASES: list[tuple[type, dict[str, Any], Callable[[Repository], Any]]] = [
         {"path": "b/x", "kind": "array", "attributes": {"ready": True}, "minimum_shape": [2]},
         lambda repo: change(repo, "next", "b/x"),
     ),
+    (IcechunkCoverageSensor, {"dataset": DATASET, "at": AT}, lambda repo: meet_day(repo)),
 ]
 
 
@@ -148,21 +166,36 @@ def test_what_does_not_come_is_waited_for_in_every_mode(
 
 @pytest.mark.parametrize(("kind", "arguments", "meet"), CASES)
 def test_poking_and_deferring_give_the_same_answer(
-    repository: Repository, kind: type, arguments: dict[str, Any], meet: Callable[..., Any]
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type,
+    arguments: dict[str, Any],
+    meet: Callable[..., Any],
 ) -> None:
     if kind is IcechunkBranchSensor:
         arguments = {**arguments, "since_snapshot_id": repository.lookup_branch("main")}
     assert poked(kind, **arguments) is None
     waiting, trigger = deferred(kind, **arguments)
 
+    polls = threading.Semaphore(0)
+    really_open = IcechunkHook.open
+
+    def counted(hook: IcechunkHook, *given: Any, **options: Any) -> Repository:
+        polls.release()
+        return really_open(hook, *given, **options)
+
     async def wait() -> dict[str, Any]:
         task = asyncio.create_task(first(trigger))
-        await asyncio.sleep(0.05)
+        # A second poll begins when the first one has found nothing.
+        for _ in range(2):
+            await asyncio.to_thread(polls.acquire)
         assert not task.done()
         await asyncio.to_thread(meet, repository)
         return await task
 
-    event = asyncio.run(wait())
+    with monkeypatch.context() as patched:
+        patched.setattr(IcechunkHook, "open", counted)
+        event = asyncio.run(wait())
     answer = waiting.execute_complete(make_context(), event)
     assert answer == poked(kind, **arguments)
     assert answer == sensor(kind, deferrable=True, **arguments).execute(make_context())
@@ -278,7 +311,7 @@ def test_a_deferred_sensor_hands_on_what_nobody_expected(
     def fail(*_: object) -> None:
         raise RuntimeError("no such connection")
 
-    monkeypatch.setattr(IcechunkBranchTrigger, "_look", fail)
+    monkeypatch.setattr(IcechunkBranchTrigger, "_poll", fail)
     trigger = IcechunkBranchTrigger(repository="weather", once=True, poll_interval=0.01)
     with pytest.raises(RuntimeError):
         asyncio.run(first(trigger))
@@ -325,7 +358,7 @@ def test_pauses_grow_with_failures_and_stay_bounded() -> None:
     assert pauses.after_failure() <= 20.0
 
 
-def test_sensors_keep_nothing_between_two_looks(repository: Repository) -> None:
+def test_what_a_sensor_waits_for_stays_the_same_between_two_polls(repository: Repository) -> None:
     waiting = sensor(IcechunkBranchSensor, since_snapshot_id=repository.lookup_branch("main"))
     before = dict(vars(waiting))
     waiting.poke(make_context())

@@ -12,10 +12,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from support.airflow_contexts import cleared, make_context, retried
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError
+from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError, TaskError
 from airflow_provider_icechunk.operators.spark import SESSION_KEY, IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
+from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
+from airflow_provider_icechunk.spark.write.functions import FunctionWork
+from airflow_provider_icechunk.spark.write.places import place_of_run
 
 FIELD = {"path": "field", "shape": [4], "chunks": [2], "dtype": "int32"}
 
@@ -175,8 +179,117 @@ def test_a_found_job_without_its_session_is_not_guessed(monkeypatch: pytest.Monk
     def reattach(task: IcechunkSparkSubmitOperator, context: Any) -> None:
         task.get_job_status("driver-1", context)
 
-    with pytest.raises(SessionError, match="not known any more"):
+    with pytest.raises(SessionError, match="no longer known"):
         run(monkeypatch, reattach, State())
+
+
+WEATHER = IcechunkDataset(
+    "daily",
+    dims={"time": Growing(start="2026-01-01", every="1D"), "x": 3},
+    variables={"t2m": Variable("int32", ("time", "x")), "mean": Variable("float64", ("time",))},
+)
+
+
+def calls(add: int) -> Callable[[IcechunkSparkSubmitOperator, Any], None]:
+    """What the application does, without Spark: call the function for the place of the run."""
+
+    def days(region: Any, more: int) -> dict[str, Any]:
+        number = np.asarray(region.labels["time"].astype("datetime64[D]").astype(int)) - 20_453
+        return {"t2m": number[:, None] + add + more, "mean": number + 0.5}
+
+    def job(task: IcechunkSparkSubmitOperator, context: Any) -> None:
+        task.submit_job(context)
+        given = parse_job(task.application_args[-1])
+        repository = Repository.open(given.session.place.storage())
+        _, placement = given.session.declared() or (None, None)
+        (write,) = given.writes
+        assert isinstance(write, FunctionWrite)
+        fork = repository.fork(given.session.work_unit)
+        region = place_of_run(fork, write.arrays, placement)
+        work = FunctionWork(write.arrays, days, write.arguments, region, None)
+        writer = work.writer(fork, 1)
+        for number in range(len(writer.names)):
+            writer(fork, number)
+        JobFolder(repository.storage, fork.work.job).put_fragment("w", fork.fragment("w"))
+
+    return job
+
+
+def run_day(
+    monkeypatch: pytest.MonkeyPatch, day: int, job: Any, attempt: Any = None, state: Any = None
+) -> dict[str, Any]:
+    monkeypatch.setattr(SparkSubmitOperator, "execute", job)
+    monkeypatch.setattr(SparkSubmitOperator, "submit_job", lambda *_: "driver-1")
+    task = IcechunkSparkSubmitOperator(
+        task_id="task",
+        dataset=WEATHER,
+        at={"time": f"2026-01-{day:02}"},
+        function="jobs:days",
+        arguments={"more": 1},
+    )
+    context = (attempt or make_context(run_id=f"day-{day}")) | {"task_state_store": state}
+    return task.execute(context)
+
+
+def days_there(folder: Path) -> dict[int, list[int]]:
+    store = (
+        Repository.open(local_filesystem_storage(folder / "daily")).readonly_session("main").store
+    )
+    cells = np.asarray(zarr.open_array(store, path="t2m", mode="r")[:])
+    return {day: row.tolist() for day, row in enumerate(cells, 1) if row.any()}
+
+
+@pytest.mark.usefixtures("repository")
+def test_days_are_written_in_any_order_and_a_cleared_day_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_day(monkeypatch, 16, calls(0))
+    first = run_day(monkeypatch, 6, calls(0))
+    assert days_there(folder) == {6: [7] * 3, 16: [17] * 3}
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("it was submitted again")
+
+    again = retried(make_context(run_id="day-6"))
+    assert run_day(monkeypatch, 6, fail, again) == first
+    clear = run_day(monkeypatch, 6, calls(100), cleared(make_context(run_id="day-6")))
+    assert clear["supersedes"] == first["snapshot_id"]
+    assert days_there(folder) == {6: [107] * 3, 16: [17] * 3}
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_failed_job_tells_its_own_error_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(task: IcechunkSparkSubmitOperator, context: Any) -> None:
+        given = parse_job(task.application_args[-1])
+        folder = JobFolder(given.session.place.storage(), str(given.session.work_unit["job"]))
+        folder.put_result("w", {"error": "TaskError: task 1 of 2: jobs:days raised OSError: no"})
+        raise RuntimeError("Cannot execute: spark-submit ... Error code is: 1.")
+
+    with pytest.raises(TaskError) as caught:
+        run_day(monkeypatch, 6, broken)
+    first, second = str(caught.value).splitlines()
+    assert first == "task 1 of 2: jobs:days raised OSError: no"
+    assert second.startswith("Spark says: Cannot execute")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"repository": "r", "function": "a:b"}, "function= says something about a dataset"),
+        ({"repository": "r", "at": {"time": "x"}}, "at= says something about a dataset"),
+        ({"dataset": WEATHER, "function": "a:b"}, "at= has to say where on 'time'"),
+        ({"dataset": WEATHER, "at": {}, "function": "a:b", "writes": [{}]}, "either function="),
+        ({"dataset": WEATHER, "at": {}, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
+    ],
+)
+@pytest.mark.usefixtures("repository")
+def test_a_short_form_that_can_never_work_is_refused_before_anything_is_done(
+    arguments: dict[str, Any], words: str
+) -> None:
+    task = IcechunkSparkSubmitOperator(task_id="task", **arguments)
+    with pytest.raises(InvalidInputError, match=words):
+        task.execute(make_context())
 
 
 @pytest.mark.usefixtures("repository")

@@ -155,7 +155,7 @@ def test_a_cleared_map_index_does_its_own_work_alone(airflow: Airflow, first: st
     assert array(airflow, "reruns", "mapped")[::2] == [1, 1]
 
 
-def test_a_chain_whose_commit_alone_is_cleared_commits_anew(airflow: Airflow, first: str) -> None:
+def test_a_chain_whose_commit_alone_is_cleared_commits_again(airflow: Airflow, first: str) -> None:
     before = snapshot_of(airflow, first, "commit")
     again(airflow, first, "commit")
     after = snapshot_of(airflow, first, "commit")

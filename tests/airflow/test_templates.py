@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from support.provider_classes import listed, parameters, required
+from support.provider_classes import DATASET, listed, parameters, required
 
 from airflow_provider_icechunk.decorators.icechunk import _IcechunkDecoratedOperator, with_session
 from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
@@ -16,7 +16,8 @@ TEXT = "{{ x }}"
 
 def build(operator: type[BaseOperator]) -> BaseOperator:
     templated = dict.fromkeys(operator.template_fields, TEXT)
-    given = dict.fromkeys(required(operator), TEXT)
+    given = {**dict.fromkeys(required(operator), TEXT), "dataset": DATASET}
+    given = {name: value for name, value in given.items() if name in required(operator)}
     return operator(**{"task_id": "task", **given, **templated})
 
 
@@ -64,7 +65,10 @@ def test_the_decorator_renders_its_fields_too() -> None:
     )
     made.render_template_fields({"x": "rendered"})
     assert {name: getattr(made, name) for name in own} == dict.fromkeys(own, "rendered")
-    assert own == {"repository", "branch", "message", "metadata"}
+    assert own == {
+        "repository", "at", "branch", "message", "metadata", "read", "group", "region",
+        "append_dim",
+    }  # fmt: skip
 
 
 def test_the_notifier_renders_its_fields_too() -> None:

@@ -115,14 +115,14 @@ def test_a_watcher_survives_every_error_of_the_storage(
         StorageError("busy"), AccessDeniedError("no"), RuntimeError("no such connection"),
         StorageError("busy"),
     ]  # fmt: skip
-    real = IcechunkBranchTrigger._look
+    real = IcechunkBranchTrigger._poll
 
     def stumble(self: IcechunkBranchTrigger, start: str) -> Any:
         if errors:
             raise errors.pop()
         return real(self, start)
 
-    monkeypatch.setattr(IcechunkBranchTrigger, "_look", stumble)
+    monkeypatch.setattr(IcechunkBranchTrigger, "_poll", stumble)
     (event,) = asyncio.run(take(watcher(Store(), start_from=since).run(), 1))
     assert event["snapshot_id"] == new
     assert not errors

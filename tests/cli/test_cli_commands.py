@@ -11,8 +11,8 @@ from support.commands import Command, Made
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.cli import grammar
+from airflow_provider_icechunk.cli.render import json_value, size
 from airflow_provider_icechunk.cli.run import COMMANDS
-from airflow_provider_icechunk.cli.text import json_value, size
 
 TIME = re.compile(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 SNAPSHOT_KEYS = {"id", "parent_id", "written_at", "message", "metadata", "branches", "tags"}
@@ -42,6 +42,7 @@ def test_no_command_takes_a_damaged_repository_for_an_older_one(
 def test_every_command_can_print_json() -> None:
     parser = grammar.build_parser("test")
     extra = {
+        ("coverage",): ["array"],
         ("diff",): ["main"],
         ("expire",): ["--older-than", "1d"],
         ("branch", "reset"): ["x", "--to", "main"],
@@ -100,7 +101,7 @@ def test_log_in_json_is_in_the_order_of_the_graph(command: Command, made: Made) 
 
 def test_log_is_limited_and_says_so(command: Command, made: Made) -> None:
     answer = command("log", made.path, "-n", "2")
-    assert answer.out.splitlines()[2:] == [": :", "There is more: see it with --limit or --all."]
+    assert answer.out.splitlines()[2:] == [": :", "More snapshots exist: use --limit or --all."]
     assert command("log", made.path, "-n", "2", "--json").json["more"] is True
     assert command("log", made.path, "-n", "2", "--all", "--json").json["more"] is False
 
@@ -153,14 +154,14 @@ def test_show_says_what_a_snapshot_changed(command: Command, made: Made) -> None
 def test_show_of_the_first_snapshot_has_no_changes(command: Command, made: Made) -> None:
     value = command("show", made.path, made.ids["root"], "--json").json
     assert (value["parent_id"], value["changes"]) == (None, None)
-    assert "the first one" in command("show", made.path, made.ids["root"]).out
+    assert "the first snapshot" in command("show", made.path, made.ids["root"]).out
 
 
 def test_show_goes_on_without_a_log_and_says_so(command: Command, made: Made) -> None:
     (made.path / "transactions" / made.ids["m1"]).unlink()
     answer = command("show", made.path, "main~1")
     assert answer.code == 0
-    assert "not known: the transaction log" in answer.out
+    assert "unknown: the transaction log" in answer.out
     assert command("show", made.path, "main~1", "--json").json["changes"] is None
 
 
@@ -175,6 +176,19 @@ def test_diff_is_along_a_line(command: Command, made: Made) -> None:
     assert command("diff", made.path, "main", "main").out == "nothing changed\n"
     across = command("diff", made.path, "dev", "main")
     assert (across.code, "not an ancestor" in across.err) == (1, True)
+
+
+def test_coverage_shows_what_is_there_and_what_is_missing(command: Command, made: Made) -> None:
+    shown = command("coverage", made.path, "group/a").out
+    assert shown.splitlines()[0].endswith(" of 40 labels of 0 are there")
+    value = command("coverage", made.path, "group/a", "--json").json
+    assert value["shared"] == ["/group/a"]
+    assert value["wanted"] == 40
+    for first, last in value["present"]:
+        assert (first % 10, last % 10) == (0, 9)
+        assert f"{first} to {last}" in shown
+    wrong = command("coverage", made.path, "group/a", "--dim", "time")
+    assert (wrong.code, "its dimensions are 0, 1" in wrong.err) == (1, True)
 
 
 def test_tree_shows_shapes_and_counts(command: Command, made: Made) -> None:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.cli.render import log_line
-from airflow_provider_icechunk.cli.text import plain
-from airflow_provider_icechunk.repository.graph import Commit, arrange, draw
+from airflow_provider_icechunk.cli.render import log_line, plain
+from airflow_provider_icechunk.engine.history.graph import Commit, arrange, draw
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from support.commands import Answer, Command, Made
-from support.upkeep import GENERATIONS, live_in
+from support.maintenance import GENERATIONS, live_in
 
 from airflow_provider_icechunk.cli import grammar
 from airflow_provider_icechunk.cli.run import locate_repository, run
 from airflow_provider_icechunk.cli.screen import Screen
-from airflow_provider_icechunk.cli.upkeep import Freed, not_reached
-from airflow_provider_icechunk.repository.history import ManifestFileInfo, SnapshotInfo
-from airflow_provider_icechunk.repository.leases import CUTOFF
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
+from airflow_provider_icechunk.engine.leases import CUTOFF
+from airflow_provider_icechunk.engine.maintenance.retention import Freed, not_reached
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 ESCAPE = "\x1b["
@@ -79,7 +79,7 @@ def test_gc_shows_its_plan_and_changes_nothing_in_a_dry_run(command: Command, ma
     assert value["bytes_deleted"] == sum((made.path / one).stat().st_size for one in garbage)
     text = command("gc", made.path, *NOW, "--dry-run").out
     assert "1.4 kB" in text
-    assert "dry run: nothing was changed" in text
+    assert "Dry run: nothing was changed" in text
     assert files(made.path) == everything
 
 
@@ -92,7 +92,7 @@ def test_gc_deletes_garbage_and_nothing_else(command: Command, made: Made) -> No
     assert garbage
     assert files(made.path) == everything | {CUTOFF}
     assert command("verify", made.path, "--json").json["ok"] is True
-    assert "nothing to do" in command("gc", made.path, *NOW, "--yes").out
+    assert "Nothing to do" in command("gc", made.path, *NOW, "--yes").out
 
 
 def test_gc_leaves_what_is_younger_than_a_day_by_default(command: Command, made: Made) -> None:
@@ -133,7 +133,7 @@ def test_anything_but_yes_changes_nothing(made: Made, reply: str) -> None:
     before = files(made.path)
     answer = at_terminal("gc", made.path, *NOW, answer=reply)
     assert (answer.code, answer.out) == (1, "")
-    assert "Delete 4 objects for ever? [y/N]" in answer.err
+    assert "Permanently delete 4 objects? [y/N]" in answer.err
     assert "1.4 kB" in answer.err
     assert "not confirmed" in answer.err
     assert files(made.path) == before
@@ -155,7 +155,7 @@ class Undeletable(WrappedStorage):
     """Deletes fail."""
 
     def delete(self, keys, *, immutable=False):  # type: ignore[no-untyped-def]
-        from airflow_provider_icechunk.storage.base import Deleted
+        from airflow_provider_icechunk.engine.storage.base import Deleted
 
         return Deleted(failed=dict.fromkeys(keys, "read-only\nfile system"))
 
@@ -187,7 +187,7 @@ def test_expire_plans_with_counts_and_then_does_it(command: Command, made: Made)
     assert done["freed"] == planned["freed"]
     left = command("log", made.path, "--json").json["snapshots"]
     assert {one["message"] for one in left} == {"m2", "d1", "base of it", "Repository initialized"}
-    assert "nothing to do" in command(*words, "--yes").out
+    assert "Nothing to do" in command(*words, "--yes").out
 
 
 def test_expire_can_keep_the_last_and_delete_branches_and_tags(made: Made) -> None:
@@ -238,7 +238,7 @@ def test_freed_counts_only_what_nothing_else_uses() -> None:
 
 
 def test_verify_reports_loss_with_code_1(command: Command, made: Made) -> None:
-    assert command("verify", made.path).out.endswith("Everything is there.\n")
+    assert command("verify", made.path).out.endswith("No errors found.\n")
     (chunk,) = (made.path / "chunks").iterdir()
     chunk.unlink()
     answer = command("verify", made.path)
@@ -283,4 +283,4 @@ def test_an_interruption_is_said_in_one_line(made: Made) -> None:
         raise KeyboardInterrupt
 
     answer = at_terminal("log", made.path, locate=locate)
-    assert (answer.code, answer.err) == (130, "error [interrupted]: stopped on request\n")
+    assert (answer.code, answer.err) == (130, "error [interrupted]: interrupted by the user\n")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.commands import Command, Made
+from support.maintenance import live_in
 from support.migrations import portrait
-from support.upkeep import live_in
-from test_cli_upkeep import ESCAPE, at_terminal
+from test_cli_maintenance import ESCAPE, at_terminal
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.cli.migrate import progress_line
-from airflow_provider_icechunk.repository.migration.plan import MigrationProgress, Step
+from airflow_provider_icechunk.cli.maintenance import progress_line
+from airflow_provider_icechunk.engine.migration.plan import MigrationProgress, Step
 
 
 def files(path: Path) -> set[Path]:
@@ -35,7 +35,7 @@ def test_it_moves_up_without_asking_when_told_so(made: Made, command: Command) -
     before = portrait(storage)
     answer = command("migrate", made.path, "--yes")
     assert answer.code == 0
-    assert "The entry point of generation 1 is still there, fenced" in answer.out
+    assert "The entry point of generation 1 still exists, fenced" in answer.out
     assert Repository.open(storage).spec_version == "2"
     assert portrait(storage) == before
     answer = command("migrate", made.path, "--yes", "--remove-old", "--json")
@@ -44,7 +44,7 @@ def test_it_moves_up_without_asking_when_told_so(made: Made, command: Command) -
     assert found["removed"] >= 3
     answer = command("migrate", made.path, "--yes")
     assert "already" in answer.out
-    assert "nothing to do" in answer.out
+    assert "Nothing to do" in answer.out
 
 
 def test_the_fence_is_taken_away_and_put_up_when_told_so(made: Made, command: Command) -> None:
@@ -53,13 +53,13 @@ def test_the_fence_is_taken_away_and_put_up_when_told_so(made: Made, command: Co
     command("migrate", made.path, "--yes")
     assert b"migrated_to" in reference.read_bytes()
     answer = command("migrate", made.path, "--yes", "--no-fence")
-    assert (answer.code, "other programs can still write to it" in answer.out) == (0, True)
+    assert (answer.code, "old programs can still write to it" in answer.out) == (0, True)
     assert reference.read_bytes() == before
     found = json.loads(command("migrate", made.path, "--yes", "--json").out)
     assert (found["fenced"], found["leftovers"]) == (["1"], ["1"])
     assert b"migrated_to" in reference.read_bytes()
     answer = command("migrate", made.path, "--yes", "--no-fence", "--remove-old")
-    assert (answer.code, "exclude each other" in answer.err) == (2, True)
+    assert (answer.code, "cannot be combined" in answer.err) == (2, True)
 
 
 def test_json_lists_ids_that_changed(tmp_path: Path, command: Command) -> None:
@@ -77,7 +77,7 @@ def test_it_asks_and_no_means_no(made: Made) -> None:
     assert "Migrate to generation 2?" in answer.err
     assert Repository.open(local_filesystem_storage(str(made.path))).spec_version == "1"
     answer = at_terminal("migrate", made.path, answer="y\n")
-    assert (answer.code, "Done; open it anew." in answer.out) == (0, True)
+    assert (answer.code, "Migrated; reopen the repository." in answer.out) == (0, True)
     assert ESCAPE in answer.err
     assert Repository.open(local_filesystem_storage(str(made.path))).spec_version == "2"
 

@@ -130,11 +130,12 @@ def test_airflow_has_the_same_commands_and_takes_connections(
     )
     assert answer.returncode == 0, answer.stderr
     help_text, by_path, by_connection, *_, codes = answer.stdout.split("---\n")
-    for name in ("branch", "diff", "expire", "gc", "init", "log", "show", "stats", "verify"):
+    words = "branch collect compact diff expire gc init log measure show stats verify"
+    for name in words.split():
         assert f"\n    {name} " in help_text
     assert by_path == by_connection
     assert [one["name"] for one in json.loads(by_path)["branches"]] == ["dev", "main"]
-    assert "--region is for addresses" in answer.stderr
+    assert "--region cannot be combined" in answer.stderr
     assert "error [outside_root]: " in answer.stderr
     assert "Airflow has no connection 'unknown'" in answer.stderr
     assert json.loads(codes) == [0, 0, 0, 2, 1, 1, 2]

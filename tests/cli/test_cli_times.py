@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.cli.times import parse_age, parse_cutoff
+from airflow_provider_icechunk.cli.render import parse_age, parse_cutoff
+from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE, safe_cutoff, show_age
 from airflow_provider_icechunk.exceptions import MaintenanceError
-from airflow_provider_icechunk.hooks.cutoffs import SAFE_AGE, safe_cutoff, show_age
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

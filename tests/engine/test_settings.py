@@ -12,20 +12,18 @@ import boto3
 import pytest
 from support import moto_server
 from support import setting_probes as probes
+from support.maintenance import GENERATIONS
 from support.setting_probes import Config, conditions, filled, location_compression, read_one
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.format.config_settings import Settings
-from airflow_provider_icechunk.repository import tuning
-from airflow_provider_icechunk.storage.base import (
-    Absent,
-    Exactly,
-)
-from airflow_provider_icechunk.storage.credentials import static_credentials
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.s3 import S3Storage
+from airflow_provider_icechunk.engine import core
+from airflow_provider_icechunk.engine.format.config.settings import Settings
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import Absent, Exactly
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 
 
 def plain_s3(endpoint: str, prefix: str) -> S3Storage:
@@ -41,11 +39,13 @@ def plain_s3(endpoint: str, prefix: str) -> S3Storage:
     )
 
 
-def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tuple[Any, Any]:
+def on_s3(
+    settings: icechunk.StorageSettings, endpoint: str, prefix: str, generation: str = "1"
+) -> tuple[Any, Any]:
     """A repository in a bucket, and a client that says what is stored there."""
     keys = moto_server.KEYS
     storage = plain_s3(endpoint, prefix)
-    repo = filled(storage, Config(storage=settings))
+    repo = filled(storage, Config(storage=settings), spec_version=generation)
     client = boto3.client(
         "s3",
         endpoint_url=endpoint,
@@ -56,9 +56,13 @@ def on_s3(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> tup
     return repo, client
 
 
-def stored(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> dict[str, Any]:
-    """What the store knows of every object of a repository."""
-    _, client = on_s3(settings, endpoint, prefix)
+def stored(
+    settings: icechunk.StorageSettings, endpoint: str, prefix: str, generation: str
+) -> tuple[dict[str, Any], str]:
+    """What the store knows of every object of a repository, and where its chunks are."""
+    prefix = f"{prefix}-{generation}"
+    repo, client = on_s3(settings, endpoint, prefix, generation)
+    chunks = probes.layout(repo).chunks
     listed = client.list_objects_v2(Bucket=moto_server.BUCKET, Prefix=f"{prefix}/")["Contents"]
     found = {
         one["Key"].removeprefix(f"{prefix}/"): client.head_object(
@@ -67,35 +71,35 @@ def stored(settings: icechunk.StorageSettings, endpoint: str, prefix: str) -> di
         for one in listed
     }
     client.close()
-    assert any(key.startswith("chunks/") for key in found)
-    return found
+    assert any(key.startswith(chunks) for key in found)
+    return found, chunks
 
 
-def storage_classes(name: str) -> Callable[[str], None]:
-    def probe(endpoint: str) -> None:
+def storage_classes(name: str) -> Callable[[str, str], None]:
+    def probe(endpoint: str, generation: str) -> None:
         chosen = icechunk.StorageSettings(**{name: "STANDARD_IA"})
-        found = stored(chosen, endpoint, f"classes-{name}")
+        found, chunks = stored(chosen, endpoint, f"classes-{name}", generation)
         for key, known in found.items():
-            is_chunk = key.startswith("chunks/")
+            is_chunk = key.startswith(chunks)
             follows = name == "storage_class" or is_chunk == (name == "chunks_storage_class")
             assert (known.get("StorageClass") == "STANDARD_IA") is follows, key
 
     return probe
 
 
-def unsafe_use_metadata(endpoint: str) -> None:
+def unsafe_use_metadata(endpoint: str, generation: str) -> None:
     for chosen in (True, False):
         settings = icechunk.StorageSettings(unsafe_use_metadata=chosen)
-        found = stored(settings, endpoint, f"metadata-{chosen}")
+        found, _ = stored(settings, endpoint, f"metadata-{chosen}", generation)
         assert any(known["Metadata"] for known in found.values()) is chosen
 
 
-def minimum_size_for_multipart_upload(endpoint: str) -> None:
+def minimum_size_for_multipart_upload(endpoint: str, generation: str) -> None:
     for least, parts in ((500, True), (601, False)):
         settings = icechunk.StorageSettings(minimum_size_for_multipart_upload=least)
-        found = stored(settings, endpoint, f"parts-{least}")
-        chunks = [known for key, known in found.items() if key.startswith("chunks/")]
-        assert {"-" in known["ETag"] for known in chunks} == {parts}
+        found, chunks = stored(settings, endpoint, f"parts-{least}", generation)
+        marks = {known["ETag"] for key, known in found.items() if key.startswith(chunks)}
+        assert {"-" in mark for mark in marks} == {parts}
 
 
 RETRIES = ("max_tries", "initial_backoff_ms", "max_backoff_ms")
@@ -148,6 +152,28 @@ STORED_ONLY: dict[str, Config] = {
 """Every setting that changes nothing, with a configuration that has it."""
 
 
+BEFORE_2 = frozenset(GENERATIONS) - {"2"}
+_RETRIES = icechunk.RepoUpdateRetryConfig(icechunk.StorageRetriesSettings(10, 30, 70))
+_LOCATIONS = icechunk.ManifestVirtualChunkLocationCompressionConfig(min_num_chunks=1)
+UNUSED: dict[str, tuple[frozenset[str], Config]] = {
+    "attributes_file_threshold_bytes": (
+        frozenset({"1", "2"}),
+        Config(attributes_file_threshold_bytes=100),
+    ),
+    "compression.level": (
+        frozenset({"alpha1"}),
+        Config(compression=icechunk.CompressionConfig(level=9)),
+    ),
+    _DICTIONARY: (
+        BEFORE_2,
+        Config(manifest=icechunk.ManifestConfig(virtual_chunk_location_compression=_LOCATIONS)),
+    ),
+    "repo_update_retries": (BEFORE_2, Config(repo_update_retries=_RETRIES)),
+    "num_updates_per_repo_info_file": (BEFORE_2, Config(num_updates_per_repo_info_file=3)),
+}
+"""Every setting or group that some generations have no use for, and a configuration that has it."""
+
+
 def settings_of(kind: type[Settings], above: str = "") -> Iterator[str]:
     """All settings of a group and of the groups in it."""
     for item in fields(kind):
@@ -159,33 +185,75 @@ def settings_of(kind: type[Settings], above: str = "") -> Iterator[str]:
             yield above + item.name
 
 
+def is_used(name: str, generation: str) -> bool:
+    """Whether a generation has a use for a setting."""
+    return not any(
+        generation in generations and f"{name}.".startswith(f"{above}.")
+        for above, (generations, _) in UNUSED.items()
+    )
+
+
 def test_every_setting_is_followed_or_known_not_to_be() -> None:
     assert set(settings_of(Config)) == HONOURED.keys() | STORED_ONLY.keys()
     assert not HONOURED.keys() & STORED_ONLY.keys()
 
 
-@pytest.mark.parametrize("name", HONOURED)
-def test_a_setting_does_what_it_says(name: str, request: pytest.FixtureRequest) -> None:
-    probe = HONOURED[name]
-    needs_bucket = "endpoint" in probe.__code__.co_varnames[: probe.__code__.co_argcount]
-    probe(*([request.getfixturevalue("moto_endpoint")] if needs_bucket else []))
+def _walked() -> Iterator[Any]:
+    """Every setting in every generation that follows it, once where the generation is no matter."""
+    for name, probe in HONOURED.items():
+        code = probe.__code__
+        takes = code.co_varnames[: code.co_argcount]
+        follow = [one for one in GENERATIONS if is_used(name, one)]
+        for generation in follow if "generation" in takes else follow[-1:]:
+            yield pytest.param(name, generation, takes, id=f"{name}-{generation}")
 
 
-@pytest.mark.parametrize("name", STORED_ONLY)
-def test_a_setting_that_changes_nothing_is_named_in_one_warning(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "generation", "takes"), list(_walked()))
+def test_a_setting_does_what_it_says_in_every_generation(
+    name: str, generation: str, takes: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(tuning, "_warned", set())
+    given: dict[str, Any] = {"generation": generation} if "generation" in takes else {}
+    if "endpoint" in takes:
+        given["endpoint"] = request.getfixturevalue("moto_endpoint")
+    HONOURED[name](**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "config"),
+    [
+        *((name, "1", config) for name, config in STORED_ONLY.items()),
+        *((name, one, config) for name, (all_, config) in UNUSED.items() for one in sorted(all_)),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_named_in_one_warning(
+    name: str, generation: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_warned", set())
     storage = MemoryStorage()
-    with pytest.warns(UserWarning, match=f"{name} is stored and not followed") as told:
-        repo = icechunk.Repository.create(storage, STORED_ONLY[name])
+    with pytest.warns(UserWarning, match=f"{name} is stored but has no effect") as told:
+        repo = icechunk.Repository.create(storage, config, spec_version=generation)
     assert len(told) == 1
     assert told[0].filename == __file__
     repo.save_config()
-    icechunk.Repository.open(storage, STORED_ONLY[name])
-    monkeypatch.setattr(tuning, "_warned", set())
+    icechunk.Repository.open(storage, config)
+    monkeypatch.setattr(core, "_warned", set())
     # Who opens what others stored chose nothing.
-    assert icechunk.Repository.open(storage).config == STORED_ONLY[name]
+    assert icechunk.Repository.open(storage).config == config
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_defaults_that_are_spelled_out_are_no_reason_to_warn(
+    generation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "_warned", set())
+    config = Config(
+        compression=icechunk.CompressionConfig(icechunk.CompressionAlgorithm.Zstd, 3),
+        num_updates_per_repo_info_file=1000,
+        repo_update_retries=icechunk.RepoUpdateRetryConfig(
+            icechunk.StorageRetriesSettings(100, 50, 30_000)
+        ),
+    )
+    assert icechunk.Repository.create(MemoryStorage(), config, spec_version=generation)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +262,9 @@ def test_a_setting_that_changes_nothing_is_named_in_one_warning(
 def test_storage_classes_where_there_are_none_are_named_in_a_warning(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "_warned", set())
+    monkeypatch.setattr(core, "_warned", set())
     config = Config(storage=icechunk.StorageSettings(**{name: "STANDARD_IA"}))
-    with pytest.warns(UserWarning, match=f"storage.{name} is stored and not followed"):
+    with pytest.warns(UserWarning, match=f"storage.{name} is stored but has no effect"):
         icechunk.Repository.create(icechunk.local_filesystem_storage(tmp_path), config)
 
 
@@ -208,7 +276,8 @@ def test_what_is_given_goes_before_what_a_storage_was_made_with_and_that_before_
     repo, client = on_s3(stored_settings, moto_endpoint, "precedence")
     client.close()
     repo.save_config()
-    made = S3Storage(replace(plain_s3(moto_endpoint, "precedence").settings, retry=Retry(tries=2)))
+    settings = replace(plain_s3(moto_endpoint, "precedence").settings, retry=Backoff(tries=2))
+    made = S3Storage(settings)
     found = icechunk.Repository.open(made).storage
     assert isinstance(found, S3Storage)
     assert (found.settings.retry.tries, found.settings.retry.longest_pause) == (2, 3.0)
@@ -243,6 +312,6 @@ def test_a_stored_configuration_cannot_make_readers_keep_everything() -> None:
     repo = filled(storage, huge)
     repo.save_config()
     for given, limit in ((None, 1 << 30), (huge, 1 << 62)):
-        kept = icechunk.Repository.open(storage, given).engine.reader._kept
+        kept = icechunk.Repository.open(storage, given).core.reader._kept
         assert kept is not None
         assert kept._limit == limit

@@ -13,21 +13,27 @@ import icechunk
 import pytest
 from support.arrays import GROUP, array, put
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import (
+    Data,
+    Exactly,
+    Expectation,
+    PutOutcome,
+    Storage,
+)
+from airflow_provider_icechunk.engine.storage.local import locks
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     Kind,
     StorageError,
     UnsafeStorageError,
 )
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.patience import Patience
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.storage import locks
-from airflow_provider_icechunk.storage.base import Data, Exactly, Expectation, PutOutcome, Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -165,10 +171,10 @@ def test_pauses_grow_to_a_bound_and_are_spread_over_their_whole_length() -> None
 
 def test_pauses_follow_how_long_a_try_takes_up_to_a_bound() -> None:
     time = Time()
-    patience = Patience(replace(time.world(), jitter=lambda: 1.0), 10, 1000.0)
-    for _ in range(6):
+    world = replace(time.world(), jitter=lambda: 1.0)
+    backoff = Backoff(7, first_pause=0.005, longest_pause=2.0, by_effort=True, world=world)
+    for _ in backoff.attempts():
         time.sleep(0.5)
-        assert patience.another()
     assert time.pauses[1::2] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
 
 

@@ -8,15 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.upkeep import GENERATIONS, Clock, everything, keys, live_in, lived_in
+from support.maintenance import GENERATIONS, Clock, everything, keys, live_in, lived_in
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.maintenance.findings import Code
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, MaintenanceError
-from airflow_provider_icechunk.repository.maintenance.findings import Code
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 LONG = "b" * 245
 """More characters than a new name may have; other software creates such branches."""
@@ -73,6 +73,16 @@ def move_up(repo: Repository) -> object:
 
 
 ACTS = [collect, expire, move_up]
+MISNAMED = [
+    "zzzzzzzz.json.json",
+    "ZZZZZZZU.json",
+    "ZZZZZZZ.json",
+    "ZZZZZZZY",
+    "ZZZZZZZY.json.bak",
+    "ZZZZZZZY.txt",
+    "old/ZZZZZZZY.json",
+]
+"""Not the names of branch files, though a person may have made them of such."""
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -127,7 +137,7 @@ def test_behind_a_damaged_reference_nothing_is_called_garbage(generation: str) -
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("generation", ["alpha", "alpha1"])
-@pytest.mark.parametrize("name", ["zzzzzzzz.json.json", "ZZZZZZZU.json", "ZZZZZZZ.json"])
+@pytest.mark.parametrize("name", MISNAMED)
 def test_a_branch_without_a_file_that_is_understood_stops_maintenance(
     generation: str, name: str, act: Callable[[Repository], object]
 ) -> None:
@@ -137,6 +147,48 @@ def test_a_branch_without_a_file_that_is_understood_stops_maintenance(
     storage.delete([*keys(storage, folder)])
     storage.put(folder + name, data, expect=Anything())
     refused_and_untouched(storage, act)
+
+
+@pytest.mark.parametrize("generation", ["alpha", "alpha1"])
+@pytest.mark.parametrize("name", MISNAMED)
+def test_a_branch_of_misnamed_files_is_neither_absent_nor_created_again(
+    generation: str, name: str
+) -> None:
+    storage, _ = lived_in(generation)
+    repo = Repository.open(storage)
+    folder = BRANCH[generation].format("side")
+    at = repo.lookup_branch("main")
+    storage.delete([*keys(storage, folder)])
+    storage.put(folder + name, b"{}", expect=Anything())
+    before = keys(storage)
+    for act in (
+        Repository.list_branches,
+        lambda one: one.lookup_branch("side"),
+        lambda one: one.writable_session("side"),
+        lambda one: one.create_branch("side", at),
+        lambda one: one.delete_branch("side"),
+    ):
+        with pytest.raises(FormatError, match=f"{folder}{name}: not the name of a branch file"):
+            act(Repository.open(storage))
+    assert keys(storage) == before
+
+
+@pytest.mark.parametrize("generation", ["alpha", "alpha1"])
+def test_a_branch_with_a_strange_file_beside_is_read_and_not_deleted_around_it(
+    generation: str,
+) -> None:
+    storage, _ = lived_in(generation)
+    repo = Repository.open(storage)
+    strange = BRANCH[generation].format("side") + "notes.txt"
+    storage.put(strange, b"", expect=Anything())
+    before = keys(storage)
+    assert repo.lookup_branch("side")
+    with pytest.raises(FormatError, match=f"{strange}: .*is not deleted"):
+        repo.delete_branch("side")
+    assert keys(storage) == before
+    storage.delete([strange])
+    repo.delete_branch("side")
+    assert "side" not in repo.list_branches()
 
 
 @pytest.mark.parametrize("act", ACTS)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 from support.arrays import GROUP, array, contents, put
-from support.upkeep import GENERATIONS, UNPACKED
+from support.maintenance import GENERATIONS, UNPACKED
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import NotFoundError
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.testing.storages import every_crash
 
 
@@ -143,7 +143,7 @@ def test_an_operation_killed_at_any_call_leaves_the_old_or_the_new_state(
 
 
 def _both_states(operation: Callable[[Storage], None], generation: str) -> tuple[object, object]:
-    from airflow_provider_icechunk.storage.memory import MemoryStorage
+    from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
     storage = MemoryStorage()
     prepared(generation)(storage)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.upkeep import GENERATIONS, Clock, clone, every_pause, everything, lived_in, write
+from support.maintenance import GENERATIONS, Clock, clone, every_pause, everything, lived_in, write
 
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import ConflictError
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Storage
 from airflow_provider_icechunk.testing.storages import every_crash
 
 
@@ -112,7 +112,7 @@ def test_a_session_on_an_expired_snapshot_can_still_commit_to_its_branch() -> No
 
 
 def test_a_session_whose_base_left_the_history_is_told_to_start_again() -> None:
-    from airflow_provider_icechunk.repository.conflicts import ConflictDetector
+    from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
 
     clock = Clock()
     storage, _ = lived_in("1", clock)
@@ -126,8 +126,8 @@ def test_a_session_whose_base_left_the_history_is_told_to_start_again() -> None:
     other = Repository.open(storage, world=clock.world())
     other.expire_snapshots(limit)
     other.garbage_collect(limit + timedelta(days=1))
-    late = Repository.open(storage, world=clock.world())._engine
-    session._engine = late
+    late = Repository.open(storage, world=clock.world())._core
+    session.tree.core = late
     with pytest.raises(ConflictError):
         session.commit("too late", rebase_with=ConflictDetector())
     assert history(storage) == ["sixth", "Repository initialized"]

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from support.arrays import put
 from support.long_work import DAY, begin, old_session, opened, sound
+from support.maintenance import GENERATIONS, Clock, chunk, everything, write
 from support.stepping import Actor, Gate
-from support.upkeep import GENERATIONS, Clock, chunk, everything, write
 
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import IcechunkError, Kind, MaintenanceError
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.base import Storage
 
 
 def young(storage: Storage, clock: Clock) -> Session:

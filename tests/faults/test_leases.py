@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from support.arrays import array, put
 from support.long_work import DAY, begin, collect, leases, old_session, opened, sound
-from support.upkeep import GENERATIONS, UNPACKED, Clock, chunk, everything, keys, write
+from support.maintenance import GENERATIONS, UNPACKED, Clock, chunk, everything, keys, write
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    IcechunkError,
-    Kind,
-    MaintenanceError,
-    SessionError,
-)
-from airflow_provider_icechunk.format.fragments import decode_fragment, encode_fragment
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.leases import (
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.leases import (
     CLOCKS_DIFFER,
     CUTOFF,
     LIFE,
@@ -30,16 +23,26 @@ from airflow_provider_icechunk.repository.leases import (
     Lease,
     read_cutoff,
 )
-from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.maintenance.compact import CompactionRules
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import (
     Anything,
     ByteRange,
+    Data,
     Deleted,
     Fetched,
     Listed,
+    PutOutcome,
+)
+from airflow_provider_icechunk.engine.workers.codec import decode_fragment, encode_fragment
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    IcechunkError,
+    Kind,
+    MaintenanceError,
+    SessionError,
 )
 from airflow_provider_icechunk.testing.storages import WrappedStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository
 
 T = TypeVar("T")
 Requests = Sequence[tuple[str, ByteRange | None]]
@@ -182,7 +185,7 @@ def test_a_lease_that_is_not_understood_stops_the_collection(name: str) -> None:
     old_session(storage, clock)
     storage.put(name, b"", expect=Anything())
     before = keys(storage)
-    with pytest.raises(MaintenanceError, match="is not a lease that this release knows"):
+    with pytest.raises(MaintenanceError, match="is not a lease that this release understands"):
         collect(storage, clock)
     assert keys(storage) == before
 
@@ -194,10 +197,10 @@ def test_a_cut_off_that_is_not_understood_stops_collections_and_long_commits(dat
     session = old_session(storage, clock)
     storage.put(CUTOFF, data, expect=Anything())
     before = keys(storage)
-    with pytest.raises(FormatError, match="not the record of a collection"):
+    with pytest.raises(FormatError, match="not a valid record of a collection"):
         collect(storage, clock)
     assert keys(storage) == before
-    with pytest.raises(FormatError, match="not the record of a collection"):
+    with pytest.raises(FormatError, match="not a valid record of a collection"):
         session.commit("nobody knows")
     write(opened(storage, clock), "main", 3, "short work goes on")
 
@@ -243,6 +246,23 @@ def test_work_that_left_its_lease_after_the_plan_was_made_is_spared() -> None:
     assert len(plan) == 1
     put(session, "/a", (2,), chunk("still at it"))
     assert collection.carry_out(plan).chunks_deleted == 0
+    assert stored < keys(storage, "chunks/")
+
+
+def test_work_that_leaves_its_lease_while_the_cut_off_is_written_is_spared() -> None:
+    """Leases are read once more after that: who comes later finds the cut-off instead."""
+    clock = Clock()
+    storage = begin(clock)
+    session = old_session(storage, clock)
+    stored = keys(storage, "chunks/")
+
+    class Busy(WrappedStorage):
+        def put(self, key: str, data: Data, **given: Any) -> PutOutcome:
+            if key == CUTOFF:
+                put(session, "/a", (2,), chunk("still at it"))
+            return self.inner.put(key, data, **given)
+
+    assert opened(Busy(storage), clock).garbage_collect(clock.now - DAY).chunks_deleted == 0
     assert stored < keys(storage, "chunks/")
 
 
@@ -441,7 +461,7 @@ def test_changes_of_a_commit_that_was_collected_are_not_made_again(generation: s
     repo.delete_branch("side")
     clock.wait(days=2)
     collect(storage, clock)
-    with pytest.raises(SessionError, match="was collected, so their chunks are, too") as caught:
+    with pytest.raises(SessionError, match="has been collected along with their chunks") as caught:
         session.commit("too late")
     assert caught.value.kind is Kind.CHUNKS_COLLECTED
     assert sound(storage)
@@ -465,7 +485,7 @@ def test_work_of_an_earlier_release_counts_as_old_as_its_base(is_collected: bool
     late = repo.resume(work.to_json())
     late.merge_fragments([fragment])
     if is_collected:
-        with pytest.raises(SessionError, match="objects of this work were stored since"):
+        with pytest.raises(SessionError, match="this work has stored objects since"):
             late.commit("nobody knows how old it is")
     else:
         late.commit("nothing was ever collected")
@@ -528,3 +548,31 @@ def test_a_compaction_that_takes_days_survives_collections_or_is_refused(hours: 
 def test_the_times_fit_together() -> None:
     assert QUIET < LIFE / 4
     assert LIFE >= DAY
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_leases_are_read_before_references_and_snapshots(generation: str) -> None:
+    """A writer moves its branch and then ends its lease: read the other way, both look unused."""
+    clock = Clock()
+    storage = begin(clock, generation)
+    old_session(storage, clock)
+    reading, early = threading.Event(), threading.Event()
+
+    class Slow(WrappedStorage):
+        announced = False
+
+        def _call(self, name: str, act: Callable[[], T]) -> T:
+            if name == f"put {CUTOFF}":
+                self.announced = True
+            elif self.announced and name == f"scan {PREFIX}":
+                reading.set()
+                early.wait(0.2)
+                reading.clear()
+            elif reading.is_set():
+                early.set()
+            return act()
+
+    collector = opened(Slow(storage), clock)
+    summary = collector.garbage_collect(clock.now - timedelta(hours=1))
+    assert summary.chunks_deleted == 1
+    assert not early.is_set()

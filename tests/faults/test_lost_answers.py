@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.arrays import GROUP, array, contents, put
-from support.upkeep import GENERATIONS
+from support.maintenance import GENERATIONS
 
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import FlakyStorage
 
 

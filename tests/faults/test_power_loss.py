@@ -12,20 +12,23 @@ from pathlib import Path
 
 import pytest
 from support.arrays import GROUP, array, put
+from support.maintenance import GENERATIONS, UNPACKED, chunk
 from support.migrations import Portrait, portrait
 from support.power import Disk, Image
-from support.upkeep import GENERATIONS, UNPACKED, chunk
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.detect import REPO_KEY
+from airflow_provider_icechunk.engine.format.v2.repo_codec import decode_repo
+from airflow_provider_icechunk.engine.migration.run import migrate
+from airflow_provider_icechunk.engine.refs.v2 import OVERWRITTEN
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.local import files as local_files
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.migration.run import migrate
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage import local_files
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository as ZarrRepository
 
+ENGINE = Path(__file__).parents[2] / "airflow_provider_icechunk" / "engine"
 Steps = Iterator[None]
 """An operation; each time it yields, something was acknowledged."""
 
@@ -147,14 +150,14 @@ def move_up(storage: Storage, generation: str) -> Steps:
 
 
 def hand_off(storage: Storage, _: str) -> Steps:
-    repo = ZarrRepository.open(storage, packing=UNPACKED)
+    repo = Repository.open(storage, packing=UNPACKED)
     session = repo.writable_session("main")
     session.tree.put_document("/b", array([4], [1]))
     unit = session.work_unit("job")
     fragments = []
     for number in range(2):
         # As in a process of its own, which knows nothing of what others have not settled.
-        elsewhere = ZarrRepository.open(pickle.loads(pickle.dumps(storage)), packing=UNPACKED)
+        elsewhere = Repository.open(pickle.loads(pickle.dumps(storage)), packing=UNPACKED)
         worker = elsewhere.fork(unit)
         put(worker, "/b", (number,), chunk(f"worker {number}"))
         fragments.append(worker.fragment(str(number)))
@@ -256,6 +259,7 @@ def check(recorded: Recorded, image: Image, place: Path) -> None:
         seen = portrait(storage)
         assert after is not None
         _compare(seen, before or after, after)
+    _check_copies(storage)
     _go_on(storage)
     shutil.rmtree(place)
 
@@ -272,6 +276,16 @@ def _compare(seen: Portrait, before: Portrait, after: Portrait) -> None:
     known = {**before.snapshots, **after.snapshots}
     for snapshot, facts in seen.snapshots.items():
         assert facts in (before.snapshots.get(snapshot), known[snapshot])
+
+
+def _check_copies(storage: Storage) -> None:
+    """Every earlier `repo` object that the operations log names is there: it may be restored."""
+    found = storage.get(REPO_KEY)
+    for update in () if found is None else decode_repo(found.data, where=REPO_KEY).updates:
+        if update.backup is not None:
+            copy = storage.get(OVERWRITTEN + update.backup)
+            assert copy is not None, update.backup
+            decode_repo(copy.data, where=update.backup)
 
 
 def _go_on(storage: Storage) -> None:
@@ -334,12 +348,13 @@ def _without_settling(patched: pytest.MonkeyPatch) -> None:
 def _without_settling_in(module: str) -> Callable[[pytest.MonkeyPatch], None]:
     """Whether each of those who must settle does so: others after it must not make up for it."""
     real = LocalStorage.settle
+    assert (ENGINE / module).exists(), module
 
     def settle(storage: LocalStorage) -> None:
         caller = sys._getframe(1)
         if caller.f_code.co_filename.endswith("storage/observed.py"):
             caller = caller.f_back or caller
-        if f"/{module}" not in caller.f_code.co_filename:
+        if not caller.f_code.co_filename.startswith(str(ENGINE / module)):
             real(storage)
 
     def mutation(patched: pytest.MonkeyPatch) -> None:
@@ -378,11 +393,12 @@ def _with_a_root_taken_for_durable(patched: pytest.MonkeyPatch) -> None:
     [
         (_without_settling, commit, "1"),
         (_without_settling, commit, "2"),
-        (_without_settling_in("repository/commit.py"), commit, "1"),
-        (_without_settling_in("repository/commit.py"), commit, "alpha"),
-        (_without_settling_in("repository/fork.py"), hand_off, "1"),
-        (_without_settling_in("repository/assets.py"), expire, "1"),
+        (_without_settling_in("commit/writer.py"), commit, "1"),
+        (_without_settling_in("commit/writer.py"), commit, "alpha"),
+        (_without_settling_in("sessions/fork.py"), hand_off, "1"),
+        (_without_settling_in("objects/objects.py"), expire, "1"),
         (_without_settling_in("migration/"), move_up, "alpha"),
+        (_without_settling_in("refs/v2.py"), create_tag, "2"),
         (_without_syncing_folders, commit, "1"),
         (_without_syncing_folders, commit, "2"),
         (_without_syncing_what_is_swapped, create_tag, "1"),

@@ -6,18 +6,20 @@ import threading
 
 import pytest
 from support.arrays import GROUP, array, contents, put
-from support.upkeep import GENERATIONS
+from support.maintenance import GENERATIONS
 
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.format.snapshot import Snapshot
-from airflow_provider_icechunk.repository.conflicts import (
+from airflow_provider_icechunk.engine.commit.commit import Committer
+from airflow_provider_icechunk.engine.commit.conflicts import (
     BasicConflictSolver,
     ConflictDetector,
     VersionSelection,
 )
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import TOKEN_KEY, Session
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.model import Snapshot
+from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import Crash, CrashingStorage
 
 
@@ -71,12 +73,14 @@ def test_an_attempt_that_lands_between_the_look_for_the_token_and_the_rebase_is_
     """Also with a solver that would write over what the other attempt wrote."""
     first, second = attempt(storage), attempt(storage)
     solver = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
-    look = Session._find_token
+    look = Committer._find_token
     looks: list[str] = []
 
-    def look_and_be_overtaken(session: Session, head: SnapshotId, token: str) -> Snapshot | None:
-        found = look(session, head, token)
-        if session is second:
+    def look_and_be_overtaken(
+        committer: Committer, head: SnapshotId | None, token: str | None
+    ) -> Snapshot | None:
+        found = look(committer, head, token)
+        if committer is second._committer:
             looks.append("second")
             if len(looks) == behind:
                 looks.append(first.commit("task", token="t", rebase_with=solver))
@@ -85,7 +89,7 @@ def test_an_attempt_that_lands_between_the_look_for_the_token_and_the_rebase_is_
         return found
 
     other(storage)
-    monkeypatch.setattr(Session, "_find_token", look_and_be_overtaken)
+    monkeypatch.setattr(Committer, "_find_token", look_and_be_overtaken)
     landed = second.commit("task", token="t", rebase_with=solver)
     assert landed in looks
     assert messages(storage).count("task") == 1

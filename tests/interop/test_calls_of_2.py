@@ -15,12 +15,12 @@ import zarr
 from support import actors
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     NotFoundError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.repository.session import ChunkType
 
 TABLES = """
 import asyncio, icechunk, json, os, sys
@@ -194,11 +194,11 @@ def test_rewritten_manifests_take_the_place_of_the_newest_commit(repo):
     before = [info.id for info in repo.ancestry(branch="main")]
     values = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:30].tolist()
     with pytest.raises(InvalidInputError, match="new_commit, amend"):
-        repo.rewrite_manifests("anew", branch="main", commit_method="replace")
-    new = repo.rewrite_manifests("anew", branch="main", commit_method="amend")
+        repo.rewrite_manifests("rewritten", branch="main", commit_method="replace")
+    new = repo.rewrite_manifests("rewritten", branch="main", commit_method="amend")
     after = list(repo.ancestry(branch="main"))
     assert [info.id for info in after] == [new, *before[1:]]
-    assert after[0].message == "anew"
+    assert after[0].message == "rewritten"
     assert len(repo.diff(from_snapshot_id=before[1], to_branch="main").new_arrays) == 2
     store = repo.readonly_session("main").store
     assert zarr.open_array(store, path="a", mode="r")[:30].tolist() == values

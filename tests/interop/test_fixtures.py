@@ -13,6 +13,9 @@ import zarr
 from support import fixtures, trees
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import ETag, LastModified, Virtual
+from airflow_provider_icechunk.engine.storage.base import Put
+from airflow_provider_icechunk.engine.virtual.transports import Part
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     IcechunkError,
@@ -20,9 +23,6 @@ from airflow_provider_icechunk.exceptions import (
     VirtualAccessDeniedError,
     VirtualChunkError,
 )
-from airflow_provider_icechunk.format.references import ETag, LastModified, Virtual
-from airflow_provider_icechunk.storage.base import Put
-from airflow_provider_icechunk.virtual.parts import Part
 
 pytestmark = fixtures.needs_fixtures
 
@@ -56,7 +56,9 @@ def opened(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = icechunk.ObjectStoreConfig.S3(icechunk.S3Options(region="us-east-1", anonymous=True))
     config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
     served = ServedBytes(bytes.fromhex(virtual["content_hex"]))
-    monkeypatch.setattr("airflow_provider_icechunk.virtual.fetch.NetworkTransport", lambda: served)
+    monkeypatch.setattr(
+        "airflow_provider_icechunk.engine.virtual.reader.NetworkTransport", lambda: served
+    )
     repo = icechunk.Repository.open(storage, config, authorize_virtual_chunk_access={prefix: None})
     return repo, expected
 

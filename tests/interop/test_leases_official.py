@@ -13,10 +13,10 @@ import zarr
 from support import actors
 
 import airflow_provider_icechunk.api as ours
+from airflow_provider_icechunk.engine.leases import CUTOFF, PREFIX
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import SessionError
-from airflow_provider_icechunk.repository.leases import CUTOFF, PREFIX
-from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.storage.local import LocalStorage
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Where the build puts it: Spark has to find the data source without being told.
     installed = tmp_path_factory.mktemp("site")
     shutil.copy(root / "airflow_provider_icechunk" / "spark" / "pyspark_icechunk.py", installed)
-    patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(here), str(installed)]))
+    # Functions of tests travel by name, so executors have to find the modules that define them.
+    folders = [here, *sorted(folder for folder in here.iterdir() if folder.is_dir())]
+    path = os.pathsep.join(map(str, [root, *folders, installed]))
+    patch.setenv("PYTHONPATH", path)
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     # Plain `local[2]` never tries a failed task again.
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "3")
+    # A JVM that an earlier test left running has the environment of that test.
+    builder = builder.config("spark.executorEnv.PYTHONPATH", path)
     session = builder.appName("tests").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -38,8 +38,8 @@ import json, sys, time
 from pathlib import Path
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.regions import write_regions
-from airflow_provider_icechunk.spark.shipping import zipped_package
+from airflow_provider_icechunk.spark.write.regions import write_regions
+from airflow_provider_icechunk.spark.runtime import zipped_package
 
 master, place, signs = sys.argv[1:]
 
@@ -89,8 +89,8 @@ import json, sys, time
 from pathlib import Path
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.regions import write_regions
-from airflow_provider_icechunk.spark.shipping import zipped_package
+from airflow_provider_icechunk.spark.write.regions import write_regions
+from airflow_provider_icechunk.spark.runtime import zipped_package
 
 master, place, signs = sys.argv[1:]
 SPECULATE = "true"
@@ -120,13 +120,13 @@ FRONT_ENDS = f"""
 import json, sys
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.chunk_rows import write_chunks
-from airflow_provider_icechunk.spark.dataframe import write_dataframe
-from airflow_provider_icechunk.spark.files import ingest_files
-from airflow_provider_icechunk.spark.read import read
-from airflow_provider_icechunk.spark.regions import write_regions
-from airflow_provider_icechunk.spark.shipping import zipped_package
-from airflow_provider_icechunk.spark.source import IcechunkSource
+from airflow_provider_icechunk.spark.write.frames import write_chunks
+from airflow_provider_icechunk.spark.write.frames import write_dataframe
+from airflow_provider_icechunk.spark.write.files import ingest_files
+from airflow_provider_icechunk.spark.read.frames import read_dataframe
+from airflow_provider_icechunk.spark.write.regions import write_regions
+from airflow_provider_icechunk.spark.runtime import zipped_package
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
 
 master, place, *files = sys.argv[1:]
 SPECULATE = "false"
@@ -144,11 +144,11 @@ write_regions(
     prepare=create("regions", "source"),
 )
 ingest_files(spark, place, files, "v", "files", job="2", prepare=create("files", rows=0), tasks=3)
-cells = read(spark, place, "regions", tasks=3)
+cells = read_dataframe(spark, place, "regions", tasks=3)
 write_dataframe(
     cells, place, {{"regions": "cells"}}, ["dim_0", "dim_1"], job="3", prepare=create("cells")
 )
-chunks = read(spark, place, "files", layout="chunks", tasks=3)
+chunks = read_dataframe(spark, place, "files", layout="chunks", tasks=3)
 write_chunks(chunks, place, "chunks", job="4", prepare=create("chunks"))
 spark.dataSource.register(IcechunkSource)
 source = spark.read.format("icechunk").options(node="cells", layout="chunks").load(place)
@@ -160,8 +160,8 @@ VIRTUAL = f"""
 import json, sys
 from pyspark.sql import SparkSession
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.spark.shipping import zipped_package
-from airflow_provider_icechunk.spark.virtual import ingest_virtual
+from airflow_provider_icechunk.spark.runtime import zipped_package
+from airflow_provider_icechunk.spark.write.virtual import ingest_virtual
 
 master, place, prefix, *files = sys.argv[1:]
 SPECULATE = "false"

@@ -17,11 +17,11 @@ DRIVER = """
 import json, sys
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.chunk_rows import write_chunks
+from airflow_provider_icechunk.spark.write.frames import write_chunks
 from airflow_provider_icechunk.spark.progress import is_connect
-from airflow_provider_icechunk.spark.read import read
-from airflow_provider_icechunk.spark.regions import RegionWriter, plan_part, write_regions
-from airflow_provider_icechunk.spark.write_job import SparkWriteJob
+from airflow_provider_icechunk.spark.read.frames import read_dataframe
+from airflow_provider_icechunk.spark.write.regions import RegionWriter, plan_part, write_regions
+from airflow_provider_icechunk.spark.write.job import SparkWriteJob
 
 (place,) = sys.argv[1:]
 
@@ -45,8 +45,9 @@ array = zarr.open_array(job.view.store, path="b", mode="r")
 writer = RegionWriter("b", tuple(plan_part(array, {}, 3, 2)), values)
 job.run(writer.names, writer, say=lines.append)
 job.commit("b")
-write_chunks(read(spark, place, "a", layout="chunks"), place, "c", job="3", prepare=create("c"))
-total = read(spark, place, "c").groupBy().sum("c").collect()[0][0]
+chunks = read_dataframe(spark, place, "a", layout="chunks")
+write_chunks(chunks, place, "c", job="3", prepare=create("c"))
+total = read_dataframe(spark, place, "c").groupBy().sum("c").collect()[0][0]
 print(json.dumps([total, lines[-1]]))
 spark.stop()
 """

@@ -8,15 +8,14 @@ import pytest
 import zarr
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.zarr_store.regions import axis_of, by_axis, span_of
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.dimensions import axis_of, by_axis, span_of
-from airflow_provider_icechunk.spark.files import FilesWork
-from airflow_provider_icechunk.spark.reading import Selection, plan_reading
-from airflow_provider_icechunk.spark.regions import plan_part
-from airflow_provider_icechunk.spark.source_options import parse_options
-from airflow_provider_icechunk.spark.specification import ArrayWrite, parse_job
-from airflow_provider_icechunk.spark.works import GeneratedWork
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
+from airflow_provider_icechunk.spark.source.options import parse_options
+from airflow_provider_icechunk.spark.submit import ArrayWrite, GeneratedWork, parse_job
+from airflow_provider_icechunk.spark.write.files import FilesWork
+from airflow_provider_icechunk.spark.write.regions import plan_part
 
 NAMES = ("time", "lat", "lon")
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError
-from airflow_provider_icechunk.spark.executor_errors import on_executors, said
+from airflow_provider_icechunk.spark.runtime import on_executors, said
 
 REPORT = """[UDF_ERROR] An exception was thrown from the Python worker:
 Traceback (most recent call last):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.zarr_store.labels import span_between
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.labels import span_between
-from airflow_provider_icechunk.spark.reading import Selection, plan_reading
+from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 
 NUMBERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", ">i4", ">f8"]
 
@@ -141,6 +141,8 @@ def test_texts_are_compared_as_texts() -> None:
         (np.array([1.0, 2.0]), float("nan"), "nan.*give a number"),
         (np.array([1, 2]), np.float32("nan"), "give a number"),
         (np.array([1, 2]), Decimal("nan"), "give a number"),
+        (np.array([1, 2]), Decimal("sNaN"), "give a number"),
+        (np.array([1, 2]), np.array([1, 2]), "give a number"),
         (np.array([1, 2]), 1j, "give a number"),
         (np.array([1, 2]), date(2026, 1, 1), "give a number"),
         (np.array([1, 2]), [1], "give a number"),
@@ -149,6 +151,8 @@ def test_texts_are_compared_as_texts() -> None:
         (np.array([0, 1], "M8[s]"), np.datetime64("NaT"), "give a time"),
         (np.array([0, 1], "M8[s]"), "NaT", "give a time"),
         (np.array([0, 1], "M8[s]"), pd.NaT, "give a time"),
+        (np.array([0, 1], "M8[s]"), np.array([0, 1], "M8[s]"), "give a time"),
+        (np.array([0, 1], "M8[s]"), Decimal("sNaN"), "give a time"),
         (np.array([0, 1], "m8[s]"), "1s", "give a duration"),
         (np.array([0, 1], "m8[s]"), np.timedelta64(1, "M"), "give a duration"),
         (np.array(["a", "b"]), 1, "give a text"),

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.spark.progress import is_connect, line
-from airflow_provider_icechunk.spark.write_job import SparkWriteJob
+from airflow_provider_icechunk.spark.write.job import SparkWriteJob
 
 
 @pytest.mark.parametrize(

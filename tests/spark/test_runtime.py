@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_icechunk.exceptions import SessionError
-from airflow_provider_icechunk.spark.environment import parent, python_of_tasks, refuse_orphan
+from airflow_provider_icechunk.spark.runtime import parent, python_of_tasks, refuse_orphan
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = """
 import sys, time
 sys.path.insert(0, {root!r})
-from airflow_provider_icechunk.spark.environment import die_with_parent
+from airflow_provider_icechunk.spark.runtime import die_with_parent
 die_with_parent()
 print("ready", flush=True)
 time.sleep(600)
@@ -77,10 +77,10 @@ def test_a_driver_that_starts_after_its_parent_ended_stops_at_once() -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from airflow_provider_icechunk.spark import environment
-environment._BORN = environment._BORN[0], -1
-environment.die_with_parent()
+from airflow_provider_icechunk.spark import runtime
+runtime._BORN = runtime._BORN[0], -1
+runtime.die_with_parent()
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert answer.returncode == 1
-    assert "has ended already" in answer.stderr
+    assert "has ended" in answer.stderr

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.spark.environment import check_versions
-from airflow_provider_icechunk.spark.specification import parse_job
-from airflow_provider_icechunk.spark.works import named_files
+from airflow_provider_icechunk.spark.runtime import check_versions
+from airflow_provider_icechunk.spark.submit import named_files, parse_job
 
 SESSION = {
     "repository": "weather",

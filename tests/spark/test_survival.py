@@ -20,13 +20,13 @@ import json, os, sys, time
 from pathlib import Path
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.repository.ledgers.v1 import V1Ledger
-from airflow_provider_icechunk.spark.regions import write_regions
+from airflow_provider_icechunk.engine.refs.v1 import V1Refs
+from airflow_provider_icechunk.spark.write.regions import write_regions
 
 place, signs, point = sys.argv[1:]
-move = V1Ledger.commit
+move = V1Refs.commit
 
-def stopping(ledger, *arguments):
+def stopping(refs, *arguments):
     if point == "before":
         (Path(signs) / "before").touch()
         time.sleep(600)
@@ -35,7 +35,7 @@ def stopping(ledger, *arguments):
         until = time.monotonic() + 300
         while not (Path(signs) / "go").exists() and time.monotonic() < until:
             time.sleep(0.01)
-    outcome = move(ledger, *arguments)
+    outcome = move(refs, *arguments)
     if point == "after":
         (Path(signs) / "after").touch()
         time.sleep(600)
@@ -54,7 +54,7 @@ def values(region):
             time.sleep(0.1)
     return 1000 * np.arange(rows.start, rows.stop)[:, None] + np.arange(1000)[None, columns]
 
-V1Ledger.commit = stopping
+V1Refs.commit = stopping
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 result = write_regions(spark, place, "a", values, job="one", prepare=create, tasks=4)
 print(json.dumps([result.snapshot_id, result.replayed, result.resumed]))

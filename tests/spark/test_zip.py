@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_icechunk.spark.shipping import zipped_package
+from airflow_provider_icechunk.spark.runtime import zipped_package
 
 ROOT = Path(__file__).resolve().parents[2]
 SEND = """
 import sys
 from pyspark.cloudpickle import dumps
-from airflow_provider_icechunk.spark.source import IcechunkSource
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
 assert ".zip" in sys.modules["airflow_provider_icechunk"].__file__
 sys.stdout.buffer.write(dumps(IcechunkSource({"path": "/somewhere", "layout": "changes"})))
 """
@@ -30,8 +30,8 @@ sys.path.insert(0, sys.argv[1])  # This process alone: those that Spark starts g
 import numpy as np, zarr
 from pyspark.sql import SparkSession
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.spark.shipping import zipped_package
-from airflow_provider_icechunk.spark.source import IcechunkSource
+from airflow_provider_icechunk.spark.runtime import zipped_package
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
 
 place, schema = sys.argv[2], "chunk array<bigint>, data binary"
 repository = Repository.create(local_filesystem_storage(place))
@@ -105,7 +105,7 @@ def test_a_source_arrives_in_a_python_that_never_heard_of_the_package(
     path = f"{archive}{os.pathsep}{bare['PYTHONPATH']}"
     sent = run(bare | {"PYTHONPATH": path}, "-c", SEND)
     assert run(bare, "-c", ARRIVE, given=sent).decode().split() == [
-        "airflow_provider_icechunk.spark.source", "`snapshot_id`", "string", "/somewhere",
+        "airflow_provider_icechunk.spark.source.source", "`snapshot_id`", "string", "/somewhere",
     ]  # fmt: skip
     archive.unlink()
     with pytest.raises(AssertionError, match="No module named 'airflow_provider_icechunk'"):

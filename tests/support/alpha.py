@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     ManifestFile,

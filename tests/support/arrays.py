@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from airflow_provider_icechunk.format.references import Index
-from airflow_provider_icechunk.repository.session import Session
+from airflow_provider_icechunk.engine.format.chunk_refs import Index
+from airflow_provider_icechunk.engine.sessions.session import Session
 
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 
@@ -41,7 +41,7 @@ def contents(session: Session) -> dict[str, object]:
 
     Documents are compared as what they say: early generations keep them taken apart.
     """
-    from airflow_provider_icechunk.repository.chunks import Wanted
+    from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
 
     seen: dict[str, object] = {}
     for node in session.tree.nodes():

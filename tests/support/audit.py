@@ -15,8 +15,8 @@ import flatbuffers.number_types as types
 import flatbuffers.table
 import zstandard
 
-from airflow_provider_icechunk.format.ids import encode_base32
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.format.ids import encode_base32
+from airflow_provider_icechunk.engine.storage.base import Storage
 
 MAGIC = bytes.fromhex("494345f09fa78a4348554e4b")
 SNAPSHOT, MANIFEST, LOG = 1, 2, 4

@@ -23,27 +23,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline
+from airflow_provider_icechunk.engine.format.codec import Codec, FileType
+from airflow_provider_icechunk.engine.format.config.codec import decode_config
+from airflow_provider_icechunk.engine.format.ids import AttributesId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.legacy.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.engine.format.legacy.alpha1.snapshots import write_attributes
+from airflow_provider_icechunk.engine.format.legacy.attributes import AttributeFiles
+from airflow_provider_icechunk.engine.format.legacy.draft.codec import DraftCodec
+from airflow_provider_icechunk.engine.format.legacy.draft.state import decode_state
+from airflow_provider_icechunk.engine.format.legacy.draft.tables import INVENTORY, STRUCTURE
+from airflow_provider_icechunk.engine.format.model import Manifest, Node, Snapshot, in_order
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec, decode_ref
+from airflow_provider_icechunk.engine.format.v2.codec import V2Codec
+from airflow_provider_icechunk.engine.format.v2.repo_codec import decode_repo
+from airflow_provider_icechunk.engine.format.wire import json as js
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter, Shape
+from airflow_provider_icechunk.engine.format.zarr_metadata import parse_node
+from airflow_provider_icechunk.engine.workers.codec import MAGIC, VERSION, decode_fragment
 from airflow_provider_icechunk.exceptions import IcechunkError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.config_codec import decode_config
-from airflow_provider_icechunk.format.fragments import MAGIC, VERSION, decode_fragment
-from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
-from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
-from airflow_provider_icechunk.format.generations.alpha1.snapshots import write_attributes
-from airflow_provider_icechunk.format.generations.attributes import AttributeFiles
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.draft.state import decode_state
-from airflow_provider_icechunk.format.generations.draft.tables import INVENTORY, STRUCTURE
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.generations.v1.layout import decode_ref
-from airflow_provider_icechunk.format.generations.v2.codec import V2Codec
-from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_repo
-from airflow_provider_icechunk.format.ids import AttributesId, ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot, in_order
-from airflow_provider_icechunk.format.wire import json_text as js
-from airflow_provider_icechunk.format.wire.layout import Shape, Writer
-from airflow_provider_icechunk.format.zarr_metadata import parse_node
 
 ID = bytes(12)
 EARLY_ID = bytes(16)
@@ -72,6 +72,17 @@ def _frame_of_zeros() -> bytes:
     return b"".join([compressor.compress(block) for _ in range(1 << 10)]) + compressor.flush()
 
 
+def windowed() -> bytes:
+    """A frame that does not say its size and is unpacked through a window of 128 MB."""
+    block = struct.pack("<I", _RLE_BLOCK)[:3] + b"\0"
+    last = struct.pack("<I", _RLE_BLOCK | 1)[:3] + b"\0"
+    return b"\x28\xb5\x2f\xfd" + bytes((0, 17 << 3)) + block * 4000 + last
+
+
+_RLE_BLOCK = 128 << 10 << 3 | 1 << 1
+"""Header of a block that is one byte, 128 kB times."""
+
+
 def self_referring(slots: int, slot: int, *, version: int = 0) -> bytearray:
     """A FlatBuffers file with a vector of millions of tables that lie in the vector itself.
 
@@ -79,7 +90,7 @@ def self_referring(slots: int, slot: int, *, version: int = 0) -> bytearray:
     and over is enough. The other slots are empty vectors, and slot 0 is an id or a version.
     """
     shape = Shape(4 * slots + 16, (4 * slots, *(4 * number for number in range(1, slots))))
-    writer = Writer(b"Ichk", (shape,))
+    writer = PayloadWriter(b"Ichk", (shape,))
     root = writer.root(shape)
     writer.number(root + 4 * slots, "B", version)
     for number in range(1, slots):
@@ -100,7 +111,7 @@ _LINK = 0x00100008
 def v_manifest(version: int) -> bytes:
     """One array with millions of references."""
     root_shape, array = Shape(20, (8, 4)), Shape(16, (8, 4))
-    writer = Writer(b"Ichk", (root_shape, array))
+    writer = PayloadWriter(b"Ichk", (root_shape, array))
     root = writer.root(root_shape)
     (link,) = writer.references(root + 4, 1)
     writer.link(link)
@@ -115,7 +126,7 @@ def v_manifest(version: int) -> bytes:
 def v_log_ids(version: int) -> bytes:
     """A log with millions of ids of zeros."""
     shape = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28))
-    writer = Writer(b"Ichk", (shape,))
+    writer = PayloadWriter(b"Ichk", (shape,))
     root = writer.root(shape)
     for number in range(1, 8):
         count = NEARLY // 8 if number == 1 else 0
@@ -127,7 +138,7 @@ def metadata_values(version: int) -> bytes:
     """A snapshot with one metadata value of a megabyte of empty containers, shared many times."""
     root_shape = Shape(40, (28, 0, 4, 8, 16, 20, 24))
     item = Shape(12, (4, 8))
-    writer = Writer(b"Ichk", (root_shape, item))
+    writer = PayloadWriter(b"Ichk", (root_shape, item))
     root = writer.root(root_shape, align=8)
     writer.put(root + 28, ID)
     writer.blob(root + 4, b"")
@@ -195,14 +206,24 @@ def alpha_log_nested() -> bytes:
 
 
 def parquet(
-    columns: dict[str, object], schema: object, notes: dict[str, str] | None = None
+    columns: dict[str, object],
+    schema: object,
+    notes: dict[str, str] | None = None,
+    *,
+    plain: bool = False,
 ) -> bytes:
     sink = io.BytesIO()
     table = pa.table(columns, schema=schema)
     if notes:
         table = table.replace_schema_metadata(notes)
     pq.write_table(
-        table, sink, compression="zstd", compression_level=19, dictionary_pagesize_limit=1 << 30
+        table,
+        sink,
+        compression="zstd",
+        compression_level=3 if plain else 19,
+        use_dictionary=not plain,
+        write_statistics=not plain,  # comparing long values takes longer than all the rest
+        dictionary_pagesize_limit=1 << 30,
     )
     return sink.getvalue()
 
@@ -265,16 +286,18 @@ def inventory_rows() -> bytes:
 def inventory_zeros() -> bytes:
     """One inline chunk of 800 MB of zeros."""
     size = 800 << 20
+    zeros = pa.py_buffer(bytes(size))
+    offsets = pa.py_buffer(struct.pack("<2i", 0, size))
     columns = {
         "id": pa.array([0], pa.uint32()),
         "array_id": pa.array([0], pa.uint32()),
         "coord": pa.array([b"\0\0"], pa.binary()),
-        "inline_data": pa.array([bytes(size)], pa.binary()),
+        "inline_data": pa.Array.from_buffers(pa.binary(), 1, [None, offsets, zeros]),
         "chunk_file": pa.nulls(1, pa.string()),
         "offset": pa.nulls(1, pa.uint64()),
         "length": pa.array([size], pa.uint32()),
     }
-    return parquet(columns, INVENTORY)
+    return parquet(columns, INVENTORY, plain=True)
 
 
 def structure_dictionary() -> bytes:
@@ -517,11 +540,77 @@ BOMBS: dict[str, tuple[Make, Read]] = {
     "config/values": (lambda: b"a: [" + b"{}," * 300_000 + b"{}]", _config),
     "config/nested": (lambda: b"[" * 1_000_000, _config),
     "config/text": (lambda: b"a: '" + b"''" * 500_000 + b"'\nb", _config),
+    "1/snapshot-window": (
+        lambda: zeros(FileType.SNAPSHOT, 1)[: envelope.HEADER_SIZE] + windowed(),
+        _snapshot(V1),
+    ),
+    "alpha/snapshot-window": (windowed, _snapshot(ALPHA)),
+    "fragment/window": (windowed, _fragment),
     "ref": (
         lambda: b'{"snapshot":' + b"[" * 60_000 + b"}",
         lambda data: decode_ref(data, where="r"),
     ),
 }
+
+
+def crowded_manifest(codec: Codec, arrays: int) -> bytes:
+    """A manifest of many arrays with one tiny chunk each."""
+    refs = ChunkRefs.from_items(1, [((0,), Inline(b"x"))])
+    parts = {NodeId(number.to_bytes(8, "big")): (refs,) for number in range(arrays)}
+    return codec.encode_manifest(Manifest(ManifestId(ID), parts), level=3)
+
+
+def crowded_inventory(arrays: int) -> bytes:
+    """An inventory of many arrays with one tiny chunk each, whose coordinates fit three ranks."""
+    columns = {
+        "id": pa.array(np.arange(arrays, dtype=np.uint32)),
+        "array_id": pa.array(np.arange(arrays, dtype=np.uint32)),
+        "coord": pa.array([bytes(8)] * arrays, pa.binary()),
+        "inline_data": pa.array([b"x"] * arrays, pa.binary()),
+        "chunk_file": pa.nulls(arrays, pa.string()),
+        "offset": pa.nulls(arrays, pa.uint64()),
+        "length": pa.array(np.ones(arrays, np.uint32)),
+    }
+    return parquet(columns, INVENTORY)
+
+
+def crowded_log(version: int, arrays: int, rows: int) -> bytes:
+    """A log whose many arrays share a list of chunks, all alike, with room to pay for them."""
+    root_shape = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28))
+    array, chunk = Shape(16, (8, 4)), Shape(8, (4,))
+    writer = PayloadWriter(b"Ichk", (root_shape, array, chunk))
+    root = writer.root(root_shape)
+    for number in range(1, 7):
+        writer.blob(root + 4 * number, b"", align=8)
+    tables = []
+    for number, link in enumerate(writer.references(root + 28, arrays)):
+        writer.align(4)
+        writer.link(link)
+        at = writer.table(array)
+        writer.put(at + 8, number.to_bytes(8, "big"))
+        tables.append(at + 4)
+    vector = writer.align(4)
+    for at in tables:
+        writer.link(at, vector)
+    links = writer.references(tables[-1], rows)
+    writer.align(4)
+    for link in links:
+        writer.link(link)
+    at = writer.table(chunk)
+    writer.blob(at + 4, bytes(4), count=1, align=4)
+    writer.data += bytes(8 * rows * arrays)
+    return sealed(FileType.TRANSACTION_LOG, writer.finish(), version)
+
+
+CROWDED: dict[str, tuple[Make, Read]] = {
+    "1/manifest-of-many-arrays": (lambda: crowded_manifest(V1, 20_000), _manifest(V1)),
+    "2/manifest-of-many-arrays": (lambda: crowded_manifest(V2, 20_000), _manifest(V2)),
+    "alpha/manifest-of-many-arrays": (lambda: crowded_manifest(ALPHA, 25_000), _manifest(ALPHA)),
+    "draft/inventory-of-many-arrays": (lambda: crowded_inventory(20_000), _inventory),
+    "1/log-of-many-arrays": (lambda: crowded_log(1, 20_000, 9), _log(V1)),
+    "2/log-of-many-arrays": (lambda: crowded_log(2, 20_000, 9), _log(V2)),
+}
+"""Files with so many arrays that setting up array operations for each would take seconds."""
 
 
 def peak() -> int:
@@ -536,6 +625,7 @@ def peak() -> int:
 def main() -> None:
     """Open bombs, `name=path` each, some copies at once, and print what happened to each."""
     copies, *bombs = sys.argv[1:]
+    _inventory(crowded_inventory(1))  # the first Parquet file of a process loads libraries
     for bomb in bombs:
         name, _, path = bomb.partition("=")
         print(json.dumps([name, *open_bomb(name, Path(path).read_bytes(), int(copies))]))
@@ -543,7 +633,7 @@ def main() -> None:
 
 def open_bomb(name: str, data: bytes, copies: int) -> tuple[list[str], int, float]:
     """How it ended, by how much the peak of memory grew, and seconds of a processor."""
-    read = BOMBS[name][1]
+    read = {**BOMBS, **CROWDED}[name][1]
     kinds: list[str] = []
 
     def once() -> None:

@@ -11,9 +11,16 @@ import zarr
 from hypothesis import strategies as st
 from support.model import texts
 
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Payload, Virtual
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.commit.conflicts import BasicConflictSolver, ConflictDetector
+from airflow_provider_icechunk.engine.format.chunk_refs import (
+    ChunkRefs,
+    Inline,
+    Native,
+    Payload,
+    Virtual,
+)
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     Manifest,
@@ -22,8 +29,7 @@ from airflow_provider_icechunk.format.snapshot import (
     Snapshot,
     in_order,
 )
-from airflow_provider_icechunk.format.wire import sealed_json
-from airflow_provider_icechunk.repository.conflicts import BasicConflictSolver, ConflictDetector
+from airflow_provider_icechunk.engine.format.wire import json as js
 
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 SNAPSHOT = SnapshotId(bytes(range(16)))
@@ -42,7 +48,7 @@ def seed(prefix: str) -> str | None:
 def unsealed(data: bytes) -> Any:
     """A document without the checksum that ends it, to be looked at or changed."""
     value = json.loads(data)
-    assert value.pop(sealed_json.MEMBER)
+    assert value.pop(js.MEMBER)
     return value
 
 

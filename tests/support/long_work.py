@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from support.arrays import GROUP, array, put
-from support.upkeep import UNPACKED, Clock, chunk, keys
+from support.maintenance import UNPACKED, Clock, chunk, keys
 
-from airflow_provider_icechunk.repository.leases import CUTOFF, PREFIX
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository
+from airflow_provider_icechunk.engine.leases import CUTOFF, PREFIX
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 DAY = timedelta(hours=24)
 

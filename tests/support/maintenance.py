@@ -10,14 +10,13 @@ from typing import TypeVar
 
 from support.arrays import GROUP, array, contents, put
 
-from airflow_provider_icechunk.format.generations.base import Layout
-from airflow_provider_icechunk.format.generations.identities import parse_id
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.storage.base import Absent, Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.codec import Layout
+from airflow_provider_icechunk.engine.format.ids import ManifestId, SnapshotId, parse_id
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Absent, Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 T = TypeVar("T")
@@ -27,7 +26,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
 """What the suites of the engine run for."""
 LISTING = ("2", "draft")
-"""Generations whose ledger lists all snapshots: one that is listed and young stays."""
+"""Generations whose refs list all snapshots: one that is listed and young stays."""
 WITHOUT_LOGS = ("alpha1", "draft")
 
 
@@ -146,19 +145,19 @@ def everything(storage: Storage) -> dict[str, dict[str, object]]:
 
 def layout_of(storage: Storage) -> Layout:
     """Where the repository keeps its files."""
-    return Repository.open(storage)._engine.ledger.layout
+    return Repository.open(storage)._core.refs.layout
 
 
 def snapshot_key(storage: Storage, snapshot_id: str) -> str:
     """The file of a snapshot."""
-    engine = Repository.open(storage)._engine
-    return engine.ledger.layout.snapshot(SnapshotId(parse_id(engine.generation, snapshot_id)))
+    core = Repository.open(storage)._core
+    return core.refs.layout.snapshot(SnapshotId(parse_id(core.generation, snapshot_id)))
 
 
 def manifest_key(storage: Storage, manifest_id: str) -> str:
     """The file of a manifest."""
-    engine = Repository.open(storage)._engine
-    return engine.ledger.layout.manifest(ManifestId(parse_id(engine.generation, manifest_id)))
+    core = Repository.open(storage)._core
+    return core.refs.layout.manifest(ManifestId(parse_id(core.generation, manifest_id)))
 
 
 def keys(storage: Storage, prefix: str = "") -> set[str]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_icechunk.format.references import Virtual
-from airflow_provider_icechunk.repository.chunks import Wanted
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.base import Put, Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.chunk_refs import Virtual
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Put, Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def portrait(storage: Storage) -> Portrait:
     return Portrait(
         {name: line(branch=name) for name in sorted(repo.list_branches())},
         {name: line(tag=name) for name in sorted(repo.list_tags())},
-        repo._engine.ledger.deleted_tags(),
+        repo._core.refs.deleted_tags(),
         snapshots,
         repo.config,
     )

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -17,7 +16,8 @@ from airflow_provider_icechunk.format.references import (
     Payload,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     Manifest,
@@ -25,9 +25,9 @@ from airflow_provider_icechunk.format.snapshot import (
     ManifestRef,
     Node,
     Snapshot,
+    TransactionLog,
     in_order,
 )
-from airflow_provider_icechunk.format.transactions import TransactionLog
 
 object_ids = st.binary(min_size=12, max_size=12)
 node_ids = st.binary(min_size=8, max_size=8).map(NodeId)

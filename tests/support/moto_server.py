@@ -13,7 +13,7 @@ KEYS = {"access_key_id": "testing", "secret_access_key": "testing"}
 
 
 @contextmanager
-def running() -> Iterator[str]:
+def running(bucket: str = BUCKET) -> Iterator[str]:
     """The endpoint of a server with one bucket."""
     from moto.server import ThreadedMotoServer
 
@@ -30,7 +30,7 @@ def running() -> Iterator[str]:
             aws_access_key_id=KEYS["access_key_id"],
             aws_secret_access_key=KEYS["secret_access_key"],
         )
-        client.create_bucket(Bucket=BUCKET)
+        client.create_bucket(Bucket=bucket)
         client.close()
         yield endpoint
     finally:

@@ -8,12 +8,12 @@ from functools import cache
 from hypothesis import strategies as st
 from support.arrays import GROUP, array
 
-from airflow_provider_icechunk.format.names import is_below
-from airflow_provider_icechunk.format.references import Inline
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.chunk_refs import Inline
+from airflow_provider_icechunk.engine.format.names import is_below
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 GROUPS = ("/", "/g", "/g/h", "/n", "/x")
 ARRAYS = ("/c", "/g/a", "/g/h/b", "/n", "/g/n", "/x", "/x/y")

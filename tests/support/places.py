@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import airflow_provider_icechunk.api as ours
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.base import Storage
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one repository can be; each call connects anew, as another process would."""
+    """Where one repository can be; each call connects again, as another process would."""
 
     ours: Callable[[], Storage]
     official: Callable[[], Any] | None = None

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_icechunk.storage.keys import is_staged
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.base import is_staged
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
 
 _UNKNOWN = [
     "replace",

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_icechunk.storage.base import Data, Deleted, Expectation, PutOutcome, Storage
+from airflow_provider_icechunk.engine.storage.base import (
+    Data,
+    Deleted,
+    Expectation,
+    PutOutcome,
+    Storage,
+)
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 

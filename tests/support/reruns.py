@@ -13,11 +13,11 @@ from airflow.sdk import Asset
 
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.decorators.icechunk import icechunk_task
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
 from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
 
 FIELD = {"path": "field", "shape": [6], "chunks": [2], "dtype": "int32"}
 ASSET = Asset("icechunk://bucket/weather?branch=main")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from airflow_provider_icechunk.storage.credentials import StaticCredentials, static_credentials
+from airflow_provider_icechunk.engine.storage.secrets import StaticCredentials, static_credentials
 from tools.seaweedfs import Account, seaweedfs
 
 ACCESS_KEY = "tester"

@@ -8,9 +8,9 @@ from typing import Any
 import msgpack
 from support.early import MANIFEST, PARENT, SNAPSHOT
 
-from airflow_provider_icechunk.format.ids import ChunkId, SnapshotId, encode_base32
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.ids import ChunkId, SnapshotId, encode_base32
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 CHUNK = ChunkId(bytes(range(48, 64)))
 ROOT = SnapshotId(bytes(range(64, 80)))

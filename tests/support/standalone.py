@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,21 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tools.seaweedfs import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1500.0
 """Seconds to wait for anything: the machine may be busy with other tests."""
 DONE = {"success", "failed"}
 MARK = "TEST_AIRFLOW_OF"
 """A variable that says of processes whose they are, whatever group they put themselves into."""
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -231,6 +223,14 @@ class Airflow:
         self.ask("PATCH", f"dags/{dag}", {"is_paused": False})
         body = {"logical_date": None, "conf": dict(conf or {})}
         return str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
+
+    def start_day(self, dag: str, day: str) -> str:
+        """Start a run of a logical date alone, whatever the Dag has to catch up with."""
+        until(lambda: self.knows(dag), f"Airflow to read {dag}")
+        body = {"logical_date": f"{day}T00:00:00Z", "conf": {}}
+        run = str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
+        self.ask("PATCH", f"dags/{dag}", {"is_paused": False})
+        return run
 
     def runs(self, dag: str) -> dict[str, str]:
         """The state of each run of a Dag, oldest first."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 T = TypeVar("T")

@@ -8,22 +8,26 @@ import zarr
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.format.fragments import encode_fragment
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.history import SnapshotInfo
-from airflow_provider_icechunk.spark.source import IcechunkSource
-from airflow_provider_icechunk.spark.source_options import parse_options
-from airflow_provider_icechunk.spark.streaming_sink import Batch, BatchPart, IcechunkStreamWriter
-from airflow_provider_icechunk.spark.streaming_source import IcechunkStreamReader
+from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+from airflow_provider_icechunk.engine.workers.codec import encode_fragment
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
+from airflow_provider_icechunk.spark.source.options import parse_options
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
+from airflow_provider_icechunk.spark.source.stream_read import IcechunkStreamReader
+from airflow_provider_icechunk.spark.source.stream_write import (
+    BatchPart,
+    IcechunkStreamWriter,
+    MicroBatch,
+)
 
 SCHEMA = StructType(
     [StructField("chunk", ArrayType(LongType())), StructField("data", BinaryType())]
 )
-BATCH = Batch("q", 5)
+BATCH = MicroBatch("q", 5)
 
 
 def attempt(
-    place: str, *, batch: Batch = BATCH, value: int = 1, **options: str
+    place: str, *, batch: MicroBatch = BATCH, value: int = 1, **options: str
 ) -> tuple[IcechunkStreamWriter, list[BatchPart]]:
     """A writer, and the messages of two tasks that wrote a chunk each."""
     source = IcechunkSource({"path": place, "node": "a", **options})

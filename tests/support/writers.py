@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import mean, quantiles
@@ -16,23 +16,24 @@ from statistics import mean, quantiles
 from support.arrays import GROUP, array, contents
 from support.recording import RecordingStorage
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import AlreadyExistsError
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import TOKEN_KEY
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
 
 PAYLOAD = 600
 """Bytes of a chunk: more than what is stored inline."""
 # New processes come from one that has imported what all of them need, and has no threads.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
     [
-        "airflow_provider_icechunk.repository.repository",
-        "airflow_provider_icechunk.storage.local",
-        "airflow_provider_icechunk.storage.s3",
+        "airflow_provider_icechunk.engine.repository",
+        "airflow_provider_icechunk.engine.storage.local.storage",
+        "airflow_provider_icechunk.engine.storage.s3.storage",
+        "airflow_provider_icechunk.engine.zarr_store.cells",
     ]
 )
 
@@ -58,8 +59,8 @@ class Prefix:
     secret: str
 
     def storage(self) -> Storage:
-        from airflow_provider_icechunk.storage.credentials import static_credentials
-        from airflow_provider_icechunk.storage.s3 import S3Storage
+        from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+        from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 
         return S3Storage.at(
             self.bucket,
@@ -109,13 +110,13 @@ def payload(writer: int, number: int) -> bytes:
     return f"{writer}:{number};".encode().ljust(PAYLOAD, b".")
 
 
-def work(job: Job, writer: int) -> None:
+def work(job: Job, writer: int, gate: Connection) -> None:
     """Commit what this writer has not noted as done. May be killed and started again."""
-    _wait_for(job.notes / "go")
+    passed(gate)
     for number in range(job.commits):
         done = job.notes / f"{writer}-{number}.done"
         if not done.exists():
-            _write(done, json.dumps(asdict(_commit(job, writer, number))))
+            write_whole(done, json.dumps(asdict(_commit(job, writer, number))))
 
 
 def _commit(job: Job, writer: int, number: int) -> Done:
@@ -125,7 +126,7 @@ def _commit(job: Job, writer: int, number: int) -> Done:
     if note.exists():
         session.resume(WorkUnit.from_json(note.read_text()))
     else:
-        _write(note, json.dumps(session.work_unit("writers").to_json()))
+        write_whole(note, json.dumps(session.work_unit("writers").to_json()))
     session.tree.put_chunk("/a", (writer, number), payload(writer, number))
     token = f"{writer}/{number}"
     session.commit(token, rebase_with=ConflictDetector(), token=token)
@@ -134,8 +135,9 @@ def _commit(job: Job, writer: int, number: int) -> Done:
 
 def run_all(job: Job, *, kill: random.Random | None = None, kills: int = 0) -> list[Done]:
     """Run all writers to their end; with `kill`, end some of them now and then, without warning."""
-    running = {writer: _started(work, (job, writer)) for writer in range(job.writers)}
-    _write(job.notes / "go", "")
+    gate, lever = CONTEXT.Pipe(duplex=False)
+    running = {writer: started(work, (job, writer, gate)) for writer in range(job.writers)}
+    lever.close()
     try:
         while running:
             for writer, process in list(running.items()):
@@ -146,7 +148,7 @@ def run_all(job: Job, *, kill: random.Random | None = None, kills: int = 0) -> l
                 if process.exitcode == 0:
                     continue
                 assert process.exitcode == -9, f"writer {writer} failed"
-                running[writer] = _started(work, (job, writer))
+                running[writer] = started(work, (job, writer, gate))
             if kill is not None and kills and running and kill.random() < 0.2:
                 running[kill.choice(sorted(running))].kill()
                 kills -= 1
@@ -154,6 +156,7 @@ def run_all(job: Job, *, kill: random.Random | None = None, kills: int = 0) -> l
         for process in running.values():
             process.kill()
             process.join()
+        gate.close()
     notes = sorted(job.notes.glob("*.done"))
     return [Done(**json.loads(note.read_text())) for note in notes]
 
@@ -188,11 +191,13 @@ def report(title: str, done: Sequence[Done]) -> None:
 def race(act: Callable[..., None], place: Place, notes: Path, writers: int) -> Counter[str]:
     """Let many processes try the same at once; how many ended how."""
     notes.mkdir()
-    running = [_started(_tried, (act, place, notes, writer)) for writer in range(writers)]
-    _write(notes / "go", "")
+    gate, lever = CONTEXT.Pipe(duplex=False)
+    running = [started(_tried, (act, place, notes, writer, gate)) for writer in range(writers)]
+    lever.close()
     for process in running:
         process.join()
         assert process.exitcode == 0
+    gate.close()
     return Counter(note.read_text() for note in notes.glob("*.outcome"))
 
 
@@ -210,29 +215,31 @@ def create_branch(place: Place) -> None:
     repo.create_branch("side", repo.lookup_branch("main"))
 
 
-def _tried(act: Callable[[Place], None], place: Place, notes: Path, writer: int) -> None:
-    _wait_for(notes / "go")
+def _tried(
+    act: Callable[[Place], None], place: Place, notes: Path, writer: int, gate: Connection
+) -> None:
+    passed(gate)
     try:
         act(place)
     except AlreadyExistsError:
         outcome = "exists"
     else:
         outcome = "created"
-    _write(notes / f"{writer}.outcome", outcome)
+    write_whole(notes / f"{writer}.outcome", outcome)
 
 
-def _started(target: Callable[..., None], args: tuple[object, ...]) -> BaseProcess:
-    process = _CONTEXT.Process(target=target, args=args, daemon=True)
+def started(target: Callable[..., None], args: tuple[object, ...]) -> BaseProcess:
+    process = CONTEXT.Process(target=target, args=args, daemon=True)
     process.start()
     return process
 
 
-def _wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.002)
+def passed(gate: Connection) -> None:
+    """Wait for the other end to be closed, which all see at once, also after some were killed."""
+    gate.poll(None)
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """All or nothing, so that a killed writer leaves no half note."""
     draft = path.with_suffix(".draft")
     draft.write_text(text)
@@ -241,7 +248,7 @@ def _write(path: Path, text: str) -> None:
 
 def run_apart(calls: Sequence[tuple[Callable[..., None], tuple[object, ...]]]) -> None:
     """Run functions at once, each in a process of its own, until all of them are done."""
-    running = [_started(target, args) for target, args in calls]
+    running = [started(target, args) for target, args in calls]
     for process in running:
         process.join()
         assert process.exitcode == 0

@@ -26,7 +26,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.zarr_store.store import IcechunkStore
+from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 
 ZARRS_OWN = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 FIELDS = np.dtype([("a", "<i4"), ("b", "<f8")])

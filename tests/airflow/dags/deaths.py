@@ -24,11 +24,11 @@ SPARK = {
 class WaitsBeforeItsCommit(IcechunkSparkSubmitOperator):
     """Its first attempt stands still when Spark has ended, and says which process it is."""
 
-    def _commit(self, context: Any) -> dict[str, Any]:
+    def _as_written(self, context: Any, begun: Any) -> Any:
         if context["ti"].try_number == 1:
             (SIGNS / "task").write_text(f"{os.getpid()} {os.getppid()}")
             time.sleep(900)
-        return super()._commit(context)
+        return super()._as_written(context, begun)
 
 
 with DAG("worker_dies", schedule=None, catchup=False):

@@ -78,8 +78,8 @@ with DAG("reruns", schedule=None, catchup=False, max_active_tasks=1):
         import zarr
 
         from airflow_provider_icechunk.api import Repository
-        from airflow_provider_icechunk.repository.jobs import JobFolder
-        from airflow_provider_icechunk.spark.specification import parse_session
+        from airflow_provider_icechunk.engine.pipelines.description import parse_session
+        from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 
         described = parse_session(session)
         repository = Repository.open(described.place.storage())

@@ -6,8 +6,8 @@ import sys
 import zarr
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 
 session = parse_session(json.loads(sys.argv[-1])["session"])
 repository = Repository.open(session.place.storage())

@@ -10,8 +10,8 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.specification import parse_session
+from airflow_provider_icechunk.engine.pipelines.description import parse_session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 
 signs, text = sys.argv[1:]
 session = parse_session(json.loads(text)["session"])

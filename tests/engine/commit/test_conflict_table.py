@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from support.arrays import array
-from support.upkeep import GENERATIONS
+from support.maintenance import GENERATIONS
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 

@@ -7,19 +7,24 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.upkeep import GENERATIONS
+from support.maintenance import GENERATIONS
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.format.config import (
+from airflow_provider_icechunk.engine.commit.manifest_layout import (
+    SplitGrid,
+    choose,
+    distribute,
+    share,
+    split_grid,
+)
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline
+from airflow_provider_icechunk.engine.format.config.model import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline
-from airflow_provider_icechunk.format.snapshot import ManifestRef
-from airflow_provider_icechunk.format.splitting import SplitGrid, split_grid
-from airflow_provider_icechunk.repository.layout_plan import choose, deal_out, share
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.model import ManifestRef
 
 
 def refs(*places: tuple[int, ...]) -> ChunkRefs:
@@ -52,7 +57,7 @@ def test_a_manifest_over_several_regions_drags_all_of_them_in() -> None:
 def test_a_manifest_that_reaches_beyond_a_shrunken_grid_is_rewritten() -> None:
     plan = choose([stored(1, (0, 9))], np.zeros((0, 1), np.uint32), SplitGrid((6,), (6,)), (6,))
     assert plan.load
-    rows = deal_out([refs((0,), (5,), (8,))], ChunkRefs.empty(1), SplitGrid((6,), (6,)), (6,))
+    rows = distribute([refs((0,), (5,), (8,))], ChunkRefs.empty(1), SplitGrid((6,), (6,)), (6,))
     assert [piece.index.tolist() for piece in rows] == [[[0], [5]]]
 
 
@@ -68,7 +73,7 @@ def test_pieces_hold_every_reference_once_and_their_boxes_never_overlap(
     grid = SplitGrid((8, 8), sizes)
     old = refs(*base) if base else ChunkRefs.empty(2)
     new = refs(*edits) if edits else ChunkRefs.empty(2)
-    pieces = deal_out([old], new, grid, (8, 8))
+    pieces = distribute([old], new, grid, (8, 8))
     rows = sorted(tuple(row) for piece in pieces for row in piece.index.tolist())
     assert rows == sorted({*base, *edits})
     boxes = [piece.extents() for piece in pieces]
@@ -147,5 +152,5 @@ def test_splitting_by_the_first_dimension_gives_one_manifest_per_row() -> None:
         {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Axis(0): 1}}
     )
     grid = split_grid(config, "/a", None, (3, 4))
-    pieces = deal_out([refs((0, 0), (0, 3), (2, 1))], ChunkRefs.empty(2), grid, (3, 4))
+    pieces = distribute([refs((0, 0), (0, 3), (2, 1))], ChunkRefs.empty(2), grid, (3, 4))
     assert [piece.extents() for piece in pieces] == [((0, 1), (0, 4)), ((2, 3), (1, 2))]

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from support import actors, arrays
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.commit.moves import Rearranged, rebase_moves
+from airflow_provider_icechunk.engine.format.ids import NodeId
+from airflow_provider_icechunk.engine.format.model import Node, in_order
+from airflow_provider_icechunk.engine.format.names import is_below, parent_path
+from airflow_provider_icechunk.engine.tree.moves import moved
 from airflow_provider_icechunk.exceptions import ConflictError, IcechunkError, RebaseFailedError
-from airflow_provider_icechunk.format.ids import NodeId
-from airflow_provider_icechunk.format.names import is_below, parent_path
-from airflow_provider_icechunk.format.snapshot import Node, in_order
-from airflow_provider_icechunk.repository.moves import Rearranged, moved, rebase_moves
 
 Types = icechunk.ConflictType
 ROOT_ID = NodeId(bytes(8))
@@ -302,8 +303,8 @@ def test_a_rebase_without_conflict_gives_the_same_tree_in_either_order(first, st
             continue
     theirs, done = dict(before), [None] * 200
     grown(steps, theirs, done)
-    verdict = rebase_moves(before, ours, (), in_order(theirs.values()))
-    if isinstance(verdict, Rearranged):
+    decision = rebase_moves(before, ours, (), in_order(theirs.values()))
+    if isinstance(decision, Rearranged):
         other = {node.id: node for node in ours.values()}
         for what, identity, name, created in lasting(done[200:]):
             if what == "remove":
@@ -312,10 +313,10 @@ def test_a_rebase_without_conflict_gives_the_same_tree_in_either_order(first, st
                 path = below(other[identity].path, name)
                 assert path not in {node.path for node in other.values()}
                 other[created] = Node(created, path, arrays.GROUP)
-        assert {node.id: node.path for node in verdict.nodes.values()} == {
+        assert {node.id: node.path for node in decision.nodes.values()} == {
             node.id: node.path for node in other.values()
         }
-        assert all(parent_path(path) in {None, *verdict.nodes} for path in verdict.nodes)
+        assert all(parent_path(path) in {None, *decision.nodes} for path in decision.nodes)
     else:
         assert theirs.keys() != before.keys() or any(
             theirs[path] != before[path] for path in before

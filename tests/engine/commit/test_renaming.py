@@ -17,6 +17,7 @@ from support import actors
 from support.recording import RecordingStorage
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     InvalidInputError,
@@ -24,7 +25,6 @@ from airflow_provider_icechunk.exceptions import (
     RebaseFailedError,
     SessionError,
 )
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 OLDER = ["1", "alpha", "alpha1", "draft"]
 Types = icechunk.ConflictType
@@ -180,9 +180,8 @@ def test_a_difference_over_several_commits_tells_where_nodes_ended_up(repo):
     assert diff.deleted_arrays == {"/a/native"}
 
 
-def test_the_log_says_deletion_and_creation(repo):
-    if repo.spec_version not in ("1", "alpha"):
-        pytest.skip("this generation keeps no logs")
+@pytest.mark.parametrize("storage", ["1", "alpha"], indirect=True)
+def test_where_logs_are_kept_they_say_deletion_and_creation(repo):
     node = repo.readonly_session("main").tree.node("/a/native")
     rename(repo, ("/a/native", "/b/data")).commit("renamed")
     log = icechunk.Repository.open(repo.storage).inspect_transaction_log(repo.lookup_branch("main"))
@@ -321,10 +320,12 @@ def test_collecting_and_checking_after_a_rename_finds_nothing_amiss(repo, storag
     assert view(open_ended) == before
 
 
-@pytest.mark.parametrize("target", ["1", "2"])
+@pytest.mark.parametrize(
+    ("storage", "target"),
+    [(one, target) for one in OLDER for target in ("1", "2") if one != target],
+    indirect=["storage"],
+)
 def test_a_repository_with_renames_moves_up(repo, storage, target, tmp_path):
-    if repo.spec_version == target:
-        pytest.skip("it is there already")
     first = repo.lookup_branch("main")
     rename(repo, ("/a", "/m"), ("/m/inline", "/b/inline")).commit("renamed")
     before = view(repo)

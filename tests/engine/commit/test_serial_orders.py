@@ -6,13 +6,13 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.arrays import contents
+from support.maintenance import GENERATIONS
 from support.operations import Transaction, fresh, run, transactions
-from support.upkeep import GENERATIONS
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import RebaseFailedError
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 Seen = dict[str, object]
 

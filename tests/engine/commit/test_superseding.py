@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from support.upkeep import GENERATIONS
+from support.arrays import array, put
+from support.maintenance import GENERATIONS, Clock
 
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.format.chunk_refs import Inline
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedError
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository, Session
 
 SHAPE, CHUNKS = (6,), (2,)
 
@@ -158,3 +161,73 @@ def test_without_a_solver_our_own_commits_are_passed_and_those_of_others_are_not
     with pytest.raises(ConflictError):
         commit(sessions[2], rebase_with=None)
     assert values(repository, "there") == [1] * 6
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_what_others_did_before_the_earlier_one_is_not_passed_over_once_it_expired(
+    generation: str,
+) -> None:
+    """Generation `2` remembers what an expired commit changed; elsewhere the trees tell."""
+    clock = Clock()
+    storage = MemoryStorage(clock=clock)
+    repository = Repository.create(storage, spec_version=generation, world=clock.world())
+
+    def create(session: Session, path: str, value: bytes) -> None:
+        session.tree.put_document(path, array([1], [1]))
+        put(session, path, (0,), value)
+
+    first, again, theirs = (repository.writable_session("main") for _ in range(3))
+    create(theirs, "/both", b"theirs")
+    theirs.commit("theirs")
+    create(first, "/ours", b"first")
+    commit(first)
+    clock.wait(hours=1)
+    repository.expire_snapshots(clock())
+    assert [one.message for one in repository.ancestry(branch="main")][:-1] == ["ours"]
+    create(again, "/ours", b"again")
+    create(again, "/both", b"again")
+    with pytest.raises(RebaseFailedError):
+        commit(again)
+    tree = repository.readonly_session("main").tree
+    assert tree.chunk("/both", (0,)) == Inline(b"theirs")
+    assert tree.chunk("/ours", (0,)) == Inline(b"first")
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_the_first_commit_of_a_repository_can_be_replaced(generation: str) -> None:
+    repository = Repository.create(MemoryStorage(), spec_version=generation)
+    sessions = [repository.writable_session("main") for _ in range(2)]
+    for value, session in enumerate(sessions):
+        new = root(session).create_array("new", shape=SHAPE, chunks=CHUNKS, dtype="int32")
+        new[:] = value
+        commit(session)
+    assert values(repository, "new") == [1] * 6
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_session_is_not_moved_over_what_expired_as_if_it_had_not_been(generation: str) -> None:
+    """Of a commit of others, and without one in the place of another."""
+    clock = Clock()
+    storage = MemoryStorage(clock=clock)
+    repository = Repository.create(storage, spec_version=generation, world=clock.world())
+    late = repository.writable_session("main")
+    start = repository.lookup_branch("main")
+    for path in ("/both", "/theirs"):
+        session = repository.writable_session("main")
+        session.tree.put_document(path, array([1], [1]))
+        put(session, path, (0,), b"theirs")
+        session.commit("theirs")
+    clock.wait(hours=1)
+    repository.expire_snapshots(clock())
+    assert len(list(repository.ancestry(branch="main"))) == 2
+    assert repository.diff(from_snapshot_id=start, to_branch="main").new_arrays == {
+        "/both",
+        "/theirs",
+    }
+    late.tree.put_document("/both", array([1], [1]))
+    with pytest.raises(RebaseFailedError):
+        late.commit("late", rebase_with=ConflictDetector())
+    late.discard_changes()
+    late.tree.put_document("/late", array([1], [1]))
+    late.commit("late", rebase_with=ConflictDetector())
+    assert repository.readonly_session("main").tree.chunk("/both", (0,)) == Inline(b"theirs")

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from support import bombs
-from support.bombs import BOMBS
+from support.bombs import BOMBS, CROWDED
 
-from airflow_provider_icechunk.budget import (
+from airflow_provider_icechunk.engine import budget
+from airflow_provider_icechunk.engine.budget import (
     FREE_BYTES,
     RATIO,
     Allowance,
@@ -28,21 +30,35 @@ from airflow_provider_icechunk.budget import (
     current,
     for_web_pages,
 )
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.legacy.draft.codec import DraftCodec
+from airflow_provider_icechunk.engine.format.model import (
+    Manifest,
+    Node,
+    Snapshot,
+    TransactionLog,
+    in_order,
+)
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
+from airflow_provider_icechunk.engine.format.v2.codec import V2Codec
+from airflow_provider_icechunk.engine.format.wire import zstd
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
-from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.generations.v2.codec import V2Codec
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest, Node, Snapshot, in_order
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.storage.pool import run_all
+
+pytestmark = pytest.mark.xdist_group("bombs")  # making them costs more than opening them
 
 MOST_BYTES = 128 << 20
 MOST_SECONDS = 1.0
 SMALL = 256 << 10
+SLACK = 12 << 20
+"""What opening a file takes beside the budget."""
 
 
 Outcome = tuple[set[str], int, float]
@@ -53,12 +69,12 @@ def opened(names: Iterable[str], folder: Path, *, copies: int = 1) -> dict[str, 
     """What opening bombs in a fresh process leads to."""
     arguments = []
     for number, name in enumerate(names):
-        data = BOMBS[name][0]()
+        data = {**BOMBS, **CROWDED}[name][0]()
         assert len(data) <= SMALL or name.startswith("config/")
         path = folder / str(number)
         path.write_bytes(data)
         arguments.append(f"{name}={path}")
-    program = Path(__file__).parents[1] / "support" / "bombs.py"
+    program = Path(__file__).parents[2] / "support" / "bombs.py"
     done = subprocess.run(
         [sys.executable, str(program), str(copies), *arguments],
         capture_output=True,
@@ -81,6 +97,45 @@ def test_a_bomb_is_refused_before_it_takes_memory_or_time(
 ) -> None:
     kinds, grown, seconds = outcomes[name]
     assert "read" not in kinds
+    assert grown < MOST_BYTES
+    assert seconds < MOST_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("1/snapshot-window", 64 << 20),
+        ("alpha/snapshot-window", 64 << 20),
+        ("fragment/window", 16 << 20),
+    ],
+)
+def test_the_window_that_a_frame_is_unpacked_through_is_paid_from_the_budget(
+    name: str, budget: int, outcomes: dict[str, Outcome]
+) -> None:
+    _, grown, _ = outcomes[name]
+    assert grown < budget + SLACK
+
+
+def test_a_small_frame_may_ask_for_a_large_window() -> None:
+    """A stream of the highest level does, whatever it holds."""
+    compressor = zstandard.ZstdCompressor(level=22).compressobj()
+    frame = compressor.compress(b"payload") + compressor.flush()
+    assert zstandard.get_frame_parameters(frame).window_size == 128 << 20
+    with Purse(len(frame), where="x", allowance=Allowance(1 << 20)) as purse:
+        assert zstd.decompress(frame, limit=1 << 20, where="x", purse=purse) == b"payload"
+        assert purse.left == (1 << 20) - len(b"payload")
+
+
+@pytest.fixture(scope="module")
+def crowds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return opened(CROWDED, tmp_path_factory.mktemp("crowds"))
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_many_small_arrays_in_a_small_file_take_little_time(
+    name: str, crowds: dict[str, Outcome]
+) -> None:
+    _, grown, seconds = crowds[name]
     assert grown < MOST_BYTES
     assert seconds < MOST_SECONDS
 
@@ -178,7 +233,9 @@ def test_a_smaller_budget_holds_in_the_threads_that_work_for_a_page() -> None:
 
 
 def test_files_that_are_decoded_at_once_wait_for_each_other_and_never_for_ever() -> None:
+    """Nobody is done before everybody who can be is in the middle of it, and all others wait."""
     held, most, lock = [0], [0], threading.Lock()
+    shared, inside, go_on = budget._SHARED, set[int](), threading.Event()
 
     def decode(size: int) -> None:
         with Purse(1, where="x", allowance=Allowance(64 << 20)) as purse:
@@ -187,13 +244,21 @@ def test_files_that_are_decoded_at_once_wait_for_each_other_and_never_for_ever()
                 with lock:
                     held[0] += size // 4
                     most[0] = max(most[0], held[0])
+            with shared._changed:
+                inside.add(threading.get_ident())
+                shared._changed.notify_all()
+            go_on.wait(60)
             with lock:
                 held[0] -= size
 
-    sizes = [60 << 20, 30 << 20, 1 << 20, 40 << 20] * 8
-    threads = [threading.Thread(target=decode, args=(size,)) for size in sizes]
+    sizes = [60 << 20, 30 << 20, 4 << 20, 40 << 20] * 8
+    threads = [threading.Thread(target=decode, args=(size,), daemon=True) for size in sizes]
     for thread in threads:
         thread.start()
+    with shared._changed:
+        assert shared._changed.wait_for(lambda: len(inside | shared._waiting) == len(sizes), 60)
+        assert shared._waiting
+    go_on.set()
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)

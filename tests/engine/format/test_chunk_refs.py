@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.model import plain_references, reference_items
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -20,6 +18,8 @@ from airflow_provider_icechunk.format.references import (
     concatenate,
     sort_keys,
 )
+from airflow_provider_icechunk.engine.format.ids import ChunkId
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
 Items = dict[tuple[int, ...], object]
 

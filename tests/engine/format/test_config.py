@@ -1,7 +1,6 @@
 import pytest
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.config import (
+from airflow_provider_icechunk.engine.format.config.model import (
     CachingConfig,
     CompressionAlgorithm,
     CompressionConfig,
@@ -19,7 +18,8 @@ from airflow_provider_icechunk.format.config import (
     StorageSettings,
     VirtualChunkContainer,
 )
-from airflow_provider_icechunk.format.config_stores import http_store, s3_store
+from airflow_provider_icechunk.engine.format.config.stores import http_store, s3_store
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 
 def test_nothing_is_chosen_by_default():

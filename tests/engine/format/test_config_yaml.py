@@ -6,17 +6,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format import config as ours
-from airflow_provider_icechunk.format.config_codec import (
+from airflow_provider_icechunk.engine.format.config import model as ours
+from airflow_provider_icechunk.engine.format.config.codec import (
     config_from_tree,
     config_to_tree,
     decode_config,
     encode_config,
 )
-from airflow_provider_icechunk.format.config_conditions import Bound, NumRefs
-from airflow_provider_icechunk.format.config_stores import ObjectStoreConfig
-from airflow_provider_icechunk.format.config_yaml import Tagged, format_yaml, parse_yaml
+from airflow_provider_icechunk.engine.format.config.conditions import Bound, NumRefs
+from airflow_provider_icechunk.engine.format.config.stores import ObjectStoreConfig
+from airflow_provider_icechunk.engine.format.config.yaml import Tagged, format_yaml, parse_yaml
+from airflow_provider_icechunk.exceptions import FormatError
 
 OLD = b"""
 inline_chunk_threshold_bytes: 12

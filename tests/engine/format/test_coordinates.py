@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.format.wire.distinct import distinct, first_rows
+from airflow_provider_icechunk.engine.format.coordinates import distinct, first_rows
 
 VALUES = arrays.arrays(
     st.sampled_from([np.uint64, np.int64, np.dtype("S8")]),

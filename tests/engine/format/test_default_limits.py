@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from support.bombs import BOMBS, sealed
 
-from airflow_provider_icechunk import budget
+from airflow_provider_icechunk.engine import budget
+from airflow_provider_icechunk.engine.format.codec import FileType
 from airflow_provider_icechunk.exceptions import FormatError, Kind
-from airflow_provider_icechunk.format.generations.base import FileType
 
 ZEROS = bytes(80 << 20)
 """More than any small file may take, and little enough to take it once without limits."""

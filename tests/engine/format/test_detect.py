@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_icechunk.engine.format.detect import decide
+from airflow_provider_icechunk.engine.format.envelope import MAGIC
+from airflow_provider_icechunk.engine.format.fence import fence
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.opening import detect_all, detect_generation
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.envelope import MAGIC
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.detect import decide
-from airflow_provider_icechunk.format.generations.fence import fence
-from airflow_provider_icechunk.repository.detection import detect_generation
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 REPO = MAGIC + b"ic-2.0.0".ljust(24) + bytes([2, 6, 1]) + b"payload"
 MANIFEST = MAGIC + b"ic-2.0.0".ljust(24) + bytes([2, 2, 1]) + b"payload"
@@ -87,7 +87,7 @@ def test_a_repo_object_that_is_not_understood_is_an_error_and_never_absent(
 def test_a_fence_without_the_generation_it_points_to_is_an_error(
     objects: dict[str, bytes], lost: str
 ) -> None:
-    with pytest.raises(FormatError, match=f"entry point is gone.*{lost}"):
+    with pytest.raises(FormatError, match=f"entry point is missing.*{lost}"):
         detected(objects)
 
 
@@ -98,7 +98,6 @@ def test_a_fence_without_the_generation_it_points_to_is_an_error(
         {"snapshots/VY76P925PRY57WFEK410": b""},
         {"refs/branch.other/ref.json": REF},
         {"refs/branch.main2/ZZZZZZZZ.json": REF},
-        {"refs/branch.main/notes.json": REF, "refs/branch.main/ZZZZZZZZ.txt": REF},
         {"refs/tag.main/ref.json": REF},
     ],
 )
@@ -111,6 +110,35 @@ def test_a_branch_that_strange_files_hide_is_an_error_and_never_absent(folder: s
     strange = {f"{folder}00{number:06}.txt": b"" for number in range(1001)}
     with pytest.raises(FormatError, match="1000 files"):
         detected({**strange, f"{folder}ZZZZZZZZ.json": REF, "state.json": b"{}"})
+
+
+STRANGE = [
+    "ZZZZZZZZ",
+    "ZZZZZZZZ.txt",
+    "ZZZZZZZZ.json.bak",
+    "notes.json",
+    ".DS_Store",
+    "a/ZZZZZZZZ.json",
+]
+
+
+@pytest.mark.parametrize("beside", [{}, {"state.json": b"{}"}])
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("folder", ["r/main/", "r/branch:main/", "refs/branch.main/"])
+def test_a_main_of_misnamed_files_is_an_error_and_never_absent(
+    folder: str, name: str, beside: dict[str, bytes]
+) -> None:
+    with pytest.raises(FormatError, match=f"memory://.*/{folder}{name}: not the name of a branch"):
+        detected({folder + name: REF, **beside})
+    assert detected({folder + name: REF, f"{folder}YZZZZZZZ.json": REF}) is not None
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_any_file_may_lie_beside_the_reference_of_generation_1(name: str) -> None:
+    storage = MemoryStorage()
+    for key, data in (V1_MAIN | {f"refs/branch.main/{name}": REF}).items():
+        storage.put(key, data, expect=Anything())
+    assert [one.generation for one in detect_all(storage)] == [Generation.V1]
 
 
 @pytest.mark.parametrize("folder", ["r/main/", "refs/branch:main/"])

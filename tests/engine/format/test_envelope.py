@@ -8,10 +8,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.wire import zstd
 from airflow_provider_icechunk.exceptions import FormatError, Kind, UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.wire import zstd
 
 LIMIT = 1 << 20
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_icechunk.engine.format.wire import flexbuffers
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.wire import flexbuffers
 
 KEYS = st.text(max_size=12).filter(lambda text: "\0" not in text)
 SCALARS = (
@@ -158,7 +158,7 @@ def test_shared_parts_cannot_blow_up():
 
 
 def test_a_blob_is_no_json_value():
-    with pytest.raises(FormatError, match="no JSON value"):
+    with pytest.raises(FormatError, match="not a JSON value"):
         decode(bytes(reference.Dumps(b"abc")))
 
 

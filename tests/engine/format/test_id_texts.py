@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.typed_ids import spellings
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.identities import (
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    decode_base32,
+    format_id,
     id_pattern,
     new_id,
     parse_id,
-    show_id,
 )
-from airflow_provider_icechunk.format.ids import decode_base32
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 ENTROPY = st.binary(min_size=16, max_size=16)
 
@@ -25,7 +25,7 @@ def test_an_id_is_the_same_in_every_spelling_that_a_person_could_type(
     entropy: bytes, generation: Generation
 ) -> None:
     identity = new_id(generation, entropy[: generation.id_size])
-    text = show_id(generation, identity)
+    text = format_id(generation, identity)
     assert {parse_id(generation, one) for one in [text, *spellings(text)]} == {identity}
 
 
@@ -33,7 +33,7 @@ def test_an_id_is_the_same_in_every_spelling_that_a_person_could_type(
 def test_ids_are_found_in_other_text_and_ids_of_other_generations_are_not(
     entropy: bytes, generation: Generation
 ) -> None:
-    text = show_id(generation, new_id(generation, entropy[: generation.id_size]))
+    text = format_id(generation, new_id(generation, entropy[: generation.id_size]))
     found = {one for one in Generation if id_pattern(one).findall(f"see {text}, or x{text}")}
     assert generation in found
     assert {one.id_size for one in found} == {generation.id_size}

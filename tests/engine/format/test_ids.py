@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.format.ids import (
     INITIAL_SNAPSHOT_ID,
     decode_base32,
     decode_many,
@@ -14,6 +13,7 @@ from airflow_provider_icechunk.format.ids import (
     encode_many,
     text_length,
 )
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from hypothesis import given
 from support.arrays import array, put
 from support.model import manifests as any_manifest
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, Native
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.engine.format.v1 import manifest_read, manifest_write
+from airflow_provider_icechunk.engine.format.v1.manifest_read import ManifestSearch
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.v1 import manifest_records, manifests
-from airflow_provider_icechunk.format.generations.v1.manifest_search import ManifestSearch
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 NODE = NodeId(b"nodenode")
 MANIFEST = ManifestId(b"m" * 12)
@@ -25,7 +25,7 @@ MANIFEST = ManifestId(b"m" * 12)
 def encoded(places: list[tuple[int, ...]], ndim: int = 1) -> bytes:
     """Inline references that say where they are."""
     refs = ChunkRefs.from_items(ndim, [(one, Inline(repr(one).encode())) for one in places])
-    return bytes(manifest_records.encode(Manifest(MANIFEST, {NODE: (refs,)})))
+    return bytes(manifest_write.encode(Manifest(MANIFEST, {NODE: (refs,)})))
 
 
 def renumbered(payload: bytes, old: int, new: int) -> bytes:
@@ -40,7 +40,7 @@ def renumbered(payload: bytes, old: int, new: int) -> bytes:
 
 @given(manifest=any_manifest())
 def test_finds_what_decoding_finds(manifest):
-    search = ManifestSearch(bytes(manifest_records.encode(manifest)), where="x")
+    search = ManifestSearch(bytes(manifest_write.encode(manifest)), where="x")
     assert search.id == manifest.id
     assert len(search) == len(manifest)
     for node_id, parts in manifest.arrays.items():
@@ -70,7 +70,7 @@ def test_disorder_on_the_way_is_refused():
 def test_an_array_that_is_there_twice_is_refused():
     one = ChunkRefs.from_items(1, [((0,), Inline(b"1"))])
     other = NodeId(b"nodenodf")
-    payload = bytes(manifest_records.encode(Manifest(MANIFEST, {NODE: (one,), other: (one,)})))
+    payload = bytes(manifest_write.encode(Manifest(MANIFEST, {NODE: (one,), other: (one,)})))
     with pytest.raises(FormatError, match="an array is in it twice"):
         ManifestSearch(payload.replace(other, NODE), where="x")
 
@@ -94,9 +94,9 @@ def test_a_session_decodes_only_what_it_asks_often(generation, monkeypatch):
     session.commit("references")
 
     decoded = []
-    plain = manifests.decode
+    plain = manifest_read.decode
     monkeypatch.setattr(
-        manifests, "decode", lambda *args, **more: decoded.append(1) or plain(*args, **more)
+        manifest_read, "decode", lambda *args, **more: decoded.append(1) or plain(*args, **more)
     )
     tree = Repository.open(storage).readonly_session("main").tree
     assert tree.chunk("/a", (7,)) == refs[7]

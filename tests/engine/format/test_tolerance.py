@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 import zarr
-from support.upkeep import layout_of
+from support.maintenance import layout_of
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.generations.v2.codec import V2Codec
-from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_repo
-from airflow_provider_icechunk.format.ids import SnapshotId, decode_base32
-from airflow_provider_icechunk.format.snapshot import Snapshot, in_order
-from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
-from airflow_provider_icechunk.repository.change_codec import decode_changes, encode_changes
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, decode_base32
+from airflow_provider_icechunk.engine.format.model import Snapshot, in_order
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
+from airflow_provider_icechunk.engine.format.v2.codec import V2Codec
+from airflow_provider_icechunk.engine.format.v2.repo_codec import decode_repo
+from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.workers.codec import decode_changes, encode_changes
 
 CODECS = {"1": V1Codec(), "2": V2Codec()}
 

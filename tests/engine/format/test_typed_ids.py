@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.maintenance import GENERATIONS, lived_in
 from support.typed_ids import spellings
-from support.upkeep import GENERATIONS, lived_in
 
+from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.exceptions import ConflictError
-from airflow_provider_icechunk.repository.repository import Repository
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

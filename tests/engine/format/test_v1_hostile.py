@@ -16,19 +16,8 @@ from hypothesis import strategies as st
 from support.fixtures import files, names
 from support.model import plain_log, plain_references
 
-from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.generations.v1 import (
-    logs,
-    manifest_records,
-    manifests,
-    snapshots,
-)
-from airflow_provider_icechunk.format.generations.v1.manifest_search import ManifestSearch
-from airflow_provider_icechunk.format.generations.v1.metadata import decode_value
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -36,7 +25,9 @@ from airflow_provider_icechunk.format.references import (
     Native,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     Manifest,
@@ -44,9 +35,18 @@ from airflow_provider_icechunk.format.snapshot import (
     ManifestRef,
     Node,
     Snapshot,
+    TransactionLog,
 )
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.format.wire.layout import Shape, Writer
+from airflow_provider_icechunk.engine.format.v1 import (
+    logs,
+    manifest_read,
+    manifest_write,
+    snapshots,
+)
+from airflow_provider_icechunk.engine.format.v1.manifest_read import ManifestSearch
+from airflow_provider_icechunk.engine.format.v1.snapshots import decode_value
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter, Shape
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 
 NODE = NodeId(b"nodenode")
 MANIFEST = ManifestId(b"m" * 12)
@@ -82,7 +82,7 @@ def own_manifest() -> bytes:
     }
     one = ChunkRefs.from_items(2, items.items())
     two = ChunkRefs.from_items(0, [((), Inline(b"z"))])
-    return bytes(manifest_records.encode(Manifest(MANIFEST, {NODE: (one,), b"other000": (two,)})))
+    return bytes(manifest_write.encode(Manifest(MANIFEST, {NODE: (one,), b"other000": (two,)})))
 
 
 def own_log() -> bytes:
@@ -100,7 +100,7 @@ def read_manifest(payload: bytes) -> None:
         search = ManifestSearch(payload, where="x")
         for place in PLACES:
             search.find(NODE, place)
-    manifest = manifests.decode(payload, where="x")
+    manifest = manifest_read.decode(payload, where="x")
     for parts in manifest.arrays.values():
         for refs in parts:
             plain_references(refs.take(slice(0, 20)))
@@ -207,7 +207,7 @@ def test_arbitrary_payloads_are_read_or_refused(data: bytes, kind: str) -> None:
 
 def test_a_payload_of_another_encoding_is_named_so() -> None:
     with pytest.raises(FormatError, match="not a FlatBuffers file"):
-        manifests.decode(b"\x92\x01\x02" + bytes(50), where="manifests/X")
+        manifest_read.decode(b"\x92\x01\x02" + bytes(50), where="manifests/X")
 
 
 # Crafted files: sound in structure, wrong in meaning.
@@ -225,10 +225,19 @@ def crafted(
     indices: list[tuple[int, ...]], shape: Shape = INLINE_REF, nodes: tuple[bytes, ...] = (NODE,)
 ) -> bytes:
     """A manifest with references at `indices`, in that order, under each of `nodes`."""
-    writer = Writer(b"Ichk", SHAPES)
+    return _crafted([(node, indices) for node in nodes], shape)
+
+
+def crafted_arrays(arrays: list[list[tuple[int, ...]]]) -> bytes:
+    """A manifest of many arrays, each with references at its own coordinates."""
+    return _crafted([(bytes([n]) * 8, one) for n, one in enumerate(arrays, 1)], INLINE_REF)
+
+
+def _crafted(arrays: list[tuple[bytes, list[tuple[int, ...]]]], shape: Shape) -> bytes:
+    writer = PayloadWriter(b"Ichk", SHAPES)
     root = writer.root(ROOT)
     writer.put(root + 8, MANIFEST)
-    for link, node in zip(writer.references(root + 4, len(nodes)), nodes, strict=True):
+    for link, (node, indices) in zip(writer.references(root + 4, len(arrays)), arrays, strict=True):
         writer.align(4)
         writer.link(link)
         array = writer.table(ARRAY)
@@ -246,7 +255,7 @@ def crafted(
 
 
 def test_a_crafted_manifest_is_sound_until_something_is_wrong() -> None:
-    found = manifests.decode(crafted([(0, 1), (0, 2), (1, 0)]), where="x")
+    found = manifest_read.decode(crafted([(0, 1), (0, 2), (1, 0)]), where="x")
     assert found.of(NODE, 2).index.tolist() == [[0, 1], [0, 2], [1, 0]]
     assert found.of(NODE, 2).find((0, 2)) == Inline(b"data")
 
@@ -255,7 +264,7 @@ def test_a_crafted_manifest_is_sound_until_something_is_wrong() -> None:
     ("indices", "problem"),
     [
         ([(1, 0), (0, 1)], "not in order"),
-        ([(0, 1), (0, 1)], "doubled"),
+        ([(0, 1), (0, 1)], "occurs twice"),
         ([(0, 1), (0,)], "different lengths"),
         ([(0,) * 65], "65 dimensions"),
     ],
@@ -264,32 +273,57 @@ def test_references_that_lookups_would_miss_are_refused(
     indices: list[tuple[int, ...]], problem: str
 ) -> None:
     with pytest.raises(FormatError, match=problem):
-        manifests.decode(crafted(indices), where="x")
+        manifest_read.decode(crafted(indices), where="x")
+
+
+@pytest.mark.parametrize("wrong", ["not in order", "occurs twice", "different lengths", "65 dimen"])
+def test_one_wrong_array_among_many_is_found(wrong: str) -> None:
+    indices = {
+        "not in order": [(1, 0), (0, 1)],
+        "occurs twice": [(0, 1), (0, 1)],
+        "different lengths": [(0, 1), (0,)],
+        "65 dimen": [(0,) * 65],
+    }[wrong]
+    good: list[list[tuple[int, ...]]] = [[(5, 5)], [(0,), (1,)], [()], [(0, 0), (0, 1)]] * 5
+    for place in (0, 9, 20):
+        many = [*good[:place], indices, *good[place:]]
+        with pytest.raises(FormatError, match=wrong):
+            manifest_read.decode(crafted_arrays(many), where="x")
+
+
+def test_many_arrays_of_several_ranks_are_told_apart() -> None:
+    """They are read together, and the last chunk of one may come after the first of the next."""
+    many: list[list[tuple[int, ...]]] = [[(5, 5)], [(7,), (8,)], [], [()], [(0, 0), (0, 1)]] * 5
+    found = manifest_read.decode(crafted_arrays(many), where="x")
+    assert list(found.arrays) == [bytes([number]) * 8 for number in range(1, 26)]
+    for parts, indices in zip(found.arrays.values(), many, strict=True):
+        assert [tuple(row) for refs in parts for row in refs.index.tolist()] == indices
+        assert all(refs.find(index) == Inline(b"data") for refs in parts for index in indices)
 
 
 def test_a_reference_to_nothing_is_refused() -> None:
-    with pytest.raises(FormatError, match="nowhere"):
-        manifests.decode(crafted([(0,)], EMPTY_REF), where="x")
+    with pytest.raises(FormatError, match="does not say where"):
+        manifest_read.decode(crafted([(0,)], EMPTY_REF), where="x")
 
 
 def test_compressed_locations_are_left_to_generation_2() -> None:
     with pytest.raises(UnsupportedError, match="generation `2`"):
-        manifests.decode(crafted([(0,)], COMPRESSED_REF), where="x")
+        manifest_read.decode(crafted([(0,)], COMPRESSED_REF), where="x")
 
 
 @pytest.mark.parametrize("nodes", [(b"b" * 8, b"a" * 8), (b"a" * 8, b"a" * 8)])
 def test_arrays_out_of_order_or_doubled_are_refused(nodes: tuple[bytes, bytes]) -> None:
     with pytest.raises(FormatError, match="order of their node ids"):
-        manifests.decode(crafted([(0,)], nodes=nodes), where="x")
+        manifest_read.decode(crafted([(0,)], nodes=nodes), where="x")
 
 
 def test_an_array_without_references_is_read() -> None:
-    assert len(manifests.decode(crafted([]), where="x").of(NODE, 3)) == 0
+    assert len(manifest_read.decode(crafted([]), where="x").of(NODE, 3)) == 0
 
 
 def bomb(count: int, rank: int, *, inline: int = 4) -> bytes:
     """`count` references that share one table, with one index of `rank` and one inline vector."""
-    writer = Writer(b"Ichk", SHAPES)
+    writer = PayloadWriter(b"Ichk", SHAPES)
     root = writer.root(ROOT)
     (link,) = writer.references(root + 4, 1)
     writer.align(4)
@@ -307,17 +341,17 @@ def bomb(count: int, rank: int, *, inline: int = 4) -> bytes:
 
 def test_many_references_to_one_huge_index_are_refused() -> None:
     with pytest.raises(FormatError, match="250000 dimensions"):
-        manifests.decode(bomb(250_000, 250_000), where="x")
+        manifest_read.decode(bomb(250_000, 250_000), where="x")
 
 
 def test_many_references_to_one_table_are_refused_as_doubled() -> None:
-    with pytest.raises(FormatError, match="doubled"):
-        manifests.decode(bomb(250_000, 3, inline=1 << 20), where="x")
+    with pytest.raises(FormatError, match="occurs twice"):
+        manifest_read.decode(bomb(250_000, 3, inline=1 << 20), where="x")
 
 
 def test_spans_that_overlap_are_refused() -> None:
     """A run of ever shorter vectors inside one another would unpack to its square."""
-    writer = Writer(b"Ichk", SHAPES)
+    writer = PayloadWriter(b"Ichk", SHAPES)
     root = writer.root(ROOT)
     (link,) = writer.references(root + 4, 1)
     writer.align(4)
@@ -336,11 +370,13 @@ def test_spans_that_overlap_are_refused() -> None:
         writer.number(at, "I", base + 4 * number - at)
     writer.data += struct.pack("<I", 4 * count) * (2 * count)
     with pytest.raises(FormatError, match="overlap"):
-        manifests.decode(bytes(writer.finish()), where="x")
+        manifest_read.decode(bytes(writer.finish()), where="x")
 
 
 def test_nodes_that_share_one_huge_document_are_refused() -> None:
-    writer = Writer(b"Ichk", (Shape(40, (28, 0, 4, 8, 16, 20, 24)), Shape(28, (16, 4, 8, 24, 12))))
+    writer = PayloadWriter(
+        b"Ichk", (Shape(40, (28, 0, 4, 8, 16, 20, 24)), Shape(28, (16, 4, 8, 24, 12)))
+    )
     root = writer.root(Shape(40, (28, 0, 4, 8, 16, 20, 24)), align=8)
     writer.text(root + 16, "")
     writer.blob(root + 20, b"")
@@ -394,7 +430,7 @@ def test_metadata_values_that_are_no_json_are_refused(data: bytes) -> None:
 def test_references_of_very_many_layouts_are_put_back_in_order() -> None:
     """More layouts than the fast path expects, as a writer without shared vtables leaves them."""
     shapes = tuple(Shape(12 + 4 * extra, (4, 8)) for extra in range(40))
-    writer = Writer(b"Ichk", (ROOT, ARRAY, *shapes))
+    writer = PayloadWriter(b"Ichk", (ROOT, ARRAY, *shapes))
     root = writer.root(ROOT)
     (link,) = writer.references(root + 4, 1)
     writer.align(4)
@@ -406,7 +442,7 @@ def test_references_of_very_many_layouts_are_put_back_in_order() -> None:
         ref = writer.table(shapes[number * 7 % 40])
         writer.blob(ref + 4, struct.pack("<I", number), count=1, align=4)
         writer.blob(ref + 8, bytes([number]))
-    (refs,) = manifests.decode(bytes(writer.finish()), where="x").arrays[NodeId(bytes(8))]
+    (refs,) = manifest_read.decode(bytes(writer.finish()), where="x").arrays[NodeId(bytes(8))]
     assert plain_references(refs) == {(n,): Inline(bytes([n])) for n in range(120)}
 
 

@@ -12,18 +12,7 @@ import numpy as np
 import pytest
 from support import actors
 
-from airflow_provider_icechunk.format.generations.v1 import layout
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.ids import (
-    INITIAL_SNAPSHOT_ID,
-    ChunkId,
-    ManifestId,
-    NodeId,
-    SnapshotId,
-    decode_base32,
-    encode_base32,
-)
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Index,
@@ -33,7 +22,16 @@ from airflow_provider_icechunk.format.references import (
     Payload,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.ids import (
+    INITIAL_SNAPSHOT_ID,
+    ChunkId,
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    decode_base32,
+    encode_base32,
+)
+from airflow_provider_icechunk.engine.format.model import (
     FIRST_MESSAGE,
     ArrayData,
     Dimension,
@@ -42,14 +40,16 @@ from airflow_provider_icechunk.format.snapshot import (
     ManifestRef,
     Node,
     Snapshot,
+    TransactionLog,
     in_order,
 )
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.engine.format.v1 import codec
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
 
-READER = Path(__file__).parents[1] / "support" / "official_reader.py"
+READER = Path(__file__).parents[2] / "support" / "official_reader.py"
 INTERPRETERS = {"1.1": sys.executable, "2": actors.PYTHON}
 CODEC = V1Codec()
-LAYOUT = layout.V1Layout()
+LAYOUT = codec.V1Layout()
 SECOND = SnapshotId(b"second-snaps")
 CHUNK = ChunkId(b"chunk-file-1")
 PACKED = ChunkId(b"packed-file!")
@@ -117,10 +117,10 @@ def build(root: Path) -> None:
     )
     put(root, LAYOUT.snapshot(SECOND), CODEC.encode_snapshot(second))
     put(root, LAYOUT.transaction(SECOND), CODEC.encode_log(log_of(nodes)))
-    put(root, layout.branch_key("main"), layout.encode_ref(SECOND))
-    put(root, layout.tag_key("v1"), layout.encode_ref(SECOND))
-    put(root, layout.tag_key("gone"), layout.encode_ref(SECOND))
-    put(root, layout.tombstone_key("gone"), b"")
+    put(root, codec.branch_key("main"), codec.encode_ref(SECOND))
+    put(root, codec.tag_key("v1"), codec.encode_ref(SECOND))
+    put(root, codec.tag_key("gone"), codec.encode_ref(SECOND))
+    put(root, codec.tombstone_key("gone"), b"")
 
 
 def group(number: int, path: str, attributes: dict[str, str]) -> Node:
@@ -190,7 +190,7 @@ def check_commit_on_top(root: Path, commit: str) -> None:
     identity = SnapshotId(decode_base32(commit))
     snapshot = CODEC.decode_snapshot((root / where).read_bytes(), identity, where=where)
     assert snapshot.parent_id == SECOND
-    assert layout.decode_ref((root / layout.branch_key("main")).read_bytes(), where="x") == identity
+    assert codec.decode_ref((root / codec.branch_key("main")).read_bytes(), where="x") == identity
     node = snapshot.nodes["/inline"]
     assert node.array is not None
     (ref,) = node.array.manifests

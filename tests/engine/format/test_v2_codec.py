@@ -12,35 +12,36 @@ import pytest
 import zstandard
 from support import fixtures
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    UnsupportedError,
-)
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.generations.v2 import locations
-from airflow_provider_icechunk.format.generations.v2.codec import V2Codec, seal
-from airflow_provider_icechunk.format.ids import (
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, Native, Virtual
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.ids import (
     ManifestId,
     NodeId,
     SnapshotId,
     decode_base32,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Virtual
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.model import (
     ArrayData,
     Dimension,
     Manifest,
     ManifestFile,
     ManifestRef,
+    Move,
     Node,
     Snapshot,
+    TransactionLog,
     in_order,
 )
-from airflow_provider_icechunk.format.transactions import Move, TransactionLog
-from airflow_provider_icechunk.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
+from airflow_provider_icechunk.engine.format.v2 import locations
+from airflow_provider_icechunk.engine.format.v2.codec import V2Codec, seal
+from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, parse_node
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    UnsupportedError,
+)
 
 CODEC = V2Codec()
 SNAPSHOT = SnapshotId(b"snapshot-one")
@@ -314,8 +315,8 @@ def test_damaged_files_raise_nothing_but_refusals(kind):
 def test_what_a_newer_version_stored_in_a_snapshot_is_not_written_over(
     monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    from airflow_provider_icechunk.format.generations.v1 import snapshots as files
-    from airflow_provider_icechunk.format.wire.layout import Shape
+    from airflow_provider_icechunk.engine.format.v1 import snapshots as files
+    from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import Shape
 
     known = getattr(files, shape)
     slots = {"_NEWER": 9, "_NODE": 6, "_MANIFEST_INFO": 4}[shape]

@@ -10,17 +10,16 @@ from dataclasses import replace
 import pytest
 from support import fixtures
 
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Snapshot
+from airflow_provider_icechunk.engine.format.v2 import repo as ri
+from airflow_provider_icechunk.engine.format.v2 import updates as ru
+from airflow_provider_icechunk.engine.format.v2.codec import seal
+from airflow_provider_icechunk.engine.format.v2.repo import Feature, is_enabled, setting
+from airflow_provider_icechunk.engine.format.v2.repo_codec import decode_repo, encode_repo
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.generations.v2 import events as ev
-from airflow_provider_icechunk.format.generations.v2 import repo_info as ri
-from airflow_provider_icechunk.format.generations.v2 import repo_updates as ru
-from airflow_provider_icechunk.format.generations.v2.codec import seal
-from airflow_provider_icechunk.format.generations.v2.flags import Feature, is_enabled, setting
-from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_repo, encode_repo
-from airflow_provider_icechunk.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId
-from airflow_provider_icechunk.format.snapshot import Snapshot
 
 FIRST = INITIAL_SNAPSHOT_ID
 
@@ -53,26 +52,26 @@ def refusal(info: ri.RepoInfo, change: ru.Change) -> ru.Reason:
     return outcome.reason
 
 
-EVERY_EVENT: tuple[ev.Event, ...] = (
-    ev.RepoInitialized(),
-    ev.RepoMigrated(1, 2),
-    ev.ConfigChanged(),
-    ev.MetadataChanged(),
-    ev.TagCreated("t"),
-    ev.TagDeleted("t", FIRST),
-    ev.BranchCreated("b"),
-    ev.BranchDeleted("b", ident(1)),
-    ev.BranchReset("b", ident(2)),
-    ev.NewCommit("main", ident(3)),
-    ev.CommitAmended("main", ident(3), ident(4)),
-    ev.NewDetachedSnapshot(ident(5)),
-    ev.GCRan(),
-    ev.ExpirationRan(),
-    ev.FeatureFlagChanged(3, True),
-    ev.FeatureFlagChanged(4, False),
-    ev.FeatureFlagChanged(65535, None),
-    ev.RepoStatusChanged(ev.Status(ev.Availability.READ_ONLY, 5, "moving")),
-    ev.RepoStatusChanged(ev.Status(ev.Availability.ONLINE, 6)),
+EVERY_EVENT: tuple[ri.Event, ...] = (
+    ri.RepoInitialized(),
+    ri.RepoMigrated(1, 2),
+    ri.ConfigChanged(),
+    ri.MetadataChanged(),
+    ri.TagCreated("t"),
+    ri.TagDeleted("t", FIRST),
+    ri.BranchCreated("b"),
+    ri.BranchDeleted("b", ident(1)),
+    ri.BranchReset("b", ident(2)),
+    ri.NewCommit("main", ident(3)),
+    ri.CommitAmended("main", ident(3), ident(4)),
+    ri.NewDetachedSnapshot(ident(5)),
+    ri.GCRan(),
+    ri.ExpirationRan(),
+    ri.FeatureFlagChanged(3, True),
+    ri.FeatureFlagChanged(4, False),
+    ri.FeatureFlagChanged(65535, None),
+    ri.RepoStatusChanged(ri.Status(ri.Availability.READ_ONLY, 5, "moving")),
+    ri.RepoStatusChanged(ri.Status(ri.Availability.ONLINE, 6)),
 )
 
 
@@ -83,10 +82,10 @@ def full() -> ri.RepoInfo:
         branches=ri.by_name([("main", ident(5)), ("é", ident(1)), ("z/y", ident(9))]),
         snapshots=dict(sorted(snapshots.items())),
         updates=tuple(
-            ri.Update(event, 1000 - n, None if n % 3 == 0 else f"repo.{n}")
+            ri.OperationsEntry(event, 1000 - n, None if n % 3 == 0 else f"repo.{n}")
             for n, event in enumerate(EVERY_EVENT)
         ),
-        status=ev.Status(ev.Availability.READ_ONLY, 77, "because"),
+        status=ri.Status(ri.Availability.READ_ONLY, 77, "because"),
         tags=ri.by_name([("t", ident(9)), ("main", ident(5))]),
         deleted_tags=frozenset({"gone", "älter"}),
         metadata=ri.encode_items({"owner": "me", "n": 3}),
@@ -126,7 +125,7 @@ def test_commits_move_the_branch_and_are_listed_below_their_parent():
     info = applied(started(), ru.AddCommit("main", FIRST, record(1, None)))
     assert info.branches["main"] == ident(1)
     assert info.snapshots[ident(1)].parent_id == FIRST
-    assert info.updates[0] == ri.Update(ev.NewCommit("main", ident(1)), 100)
+    assert info.updates[0] == ri.OperationsEntry(ri.NewCommit("main", ident(1)), 100)
     late = ru.apply(ru.AddCommit("main", FIRST, record(2)), info)
     assert late == ru.Refused(ru.Reason.MOVED, ident(1))
     assert ru.apply(ru.AddCommit("dev", FIRST, record(2)), info) == ru.Refused(ru.Reason.MOVED)
@@ -140,7 +139,7 @@ def test_amending_replaces_the_newest_commit_and_keeps_its_pruned_logs():
     assert info.snapshots[ident(2)].parent_id == FIRST
     assert info.snapshots[ident(2)].pruned_logs == (ident(8),)
     assert ident(1) in info.snapshots
-    assert info.updates[0].event == ev.CommitAmended("main", ident(1), ident(2))
+    assert info.updates[0].event == ri.CommitAmended("main", ident(1), ident(2))
     assert refusal(started(), ru.AmendCommit("main", FIRST, record(3))) is ru.Reason.PROTECTED
 
 
@@ -152,9 +151,9 @@ def test_branches_are_created_reset_and_deleted_only_as_they_should():
     assert refusal(info, ru.ResetBranch("d", ident(1), ident(1))) is ru.Reason.MOVED
     assert refusal(info, ru.ResetBranch("d", ident(9), FIRST)) is ru.Reason.UNLISTED
     info = applied(info, ru.ResetBranch("d", ident(1), FIRST))
-    assert info.updates[0].event == ev.BranchReset("d", FIRST)
+    assert info.updates[0].event == ri.BranchReset("d", FIRST)
     info = applied(info, ru.DeleteBranch("d"))
-    assert info.updates[0].event == ev.BranchDeleted("d", ident(1))
+    assert info.updates[0].event == ri.BranchDeleted("d", ident(1))
     assert refusal(info, ru.DeleteBranch("d")) is ru.Reason.NOT_FOUND
     assert refusal(info, ru.DeleteBranch("main")) is ru.Reason.PROTECTED
 
@@ -178,7 +177,7 @@ def test_detached_snapshots_are_listed_once_and_below_a_listed_parent():
 
 
 def test_settings_change_and_are_recorded():
-    status = ev.Status(ev.Availability.READ_ONLY, 5, "moving")
+    status = ri.Status(ri.Availability.READ_ONLY, 5, "moving")
     info = applied(
         started(),
         ru.SetConfig(b"new", None),
@@ -194,11 +193,11 @@ def test_settings_change_and_are_recorded():
     assert is_enabled(info, Feature.DELETE_TAG)
     assert setting(applied(info, ru.SetFlag(4, None)), 4) is None
     assert [type(update.event) for update in info.updates[:-1]] == [
-        ev.FeatureFlagChanged,
-        ev.FeatureFlagChanged,
-        ev.RepoStatusChanged,
-        ev.MetadataChanged,
-        ev.ConfigChanged,
+        ri.FeatureFlagChanged,
+        ri.FeatureFlagChanged,
+        ri.RepoStatusChanged,
+        ri.MetadataChanged,
+        ri.ConfigChanged,
     ]
     assert refusal(info, ru.SetConfig(b"mine", b"other")) is ru.Reason.MOVED
 
@@ -219,10 +218,10 @@ def test_expiration_keeps_tips_and_remembers_the_logs_between():
     assert info.snapshots[ident(4)].parent_id == FIRST
     assert info.snapshots[ident(4)].pruned_logs == (ident(1), ident(2), ident(3))
     assert info.snapshots[ident(2)].pruned_logs == (ident(1),)
-    assert info.updates[0].event == ev.ExpirationRan()
+    assert info.updates[0].event == ri.ExpirationRan()
     again = applied(info, ru.Expire(older_than=350))
     assert again.snapshots == info.snapshots
-    assert [update.event for update in again.updates[:2]] == [ev.ExpirationRan()] * 2
+    assert [update.event for update in again.updates[:2]] == [ri.ExpirationRan()] * 2
 
 
 def test_expiring_twice_keeps_the_logs_in_order():
@@ -253,13 +252,13 @@ def test_collection_closes_the_gap_and_refuses_what_is_in_use():
     assert after.snapshots[ident(3)].parent_id == ident(1)
     assert after.snapshots[ident(3)].pruned_logs == (ident(2),)
     assert after.snapshots[ident(7)].parent_id == ident(1)
-    assert after.updates[0].event == ev.GCRan()
+    assert after.updates[0].event == ri.GCRan()
     assert refusal(info, ru.Collect(frozenset({ident(3)}))) is ru.Reason.IN_USE
     assert applied(info, ru.Collect(frozenset({ident(99)}))).snapshots == info.snapshots
 
 
 def test_the_log_grows_strictly_in_time_and_names_its_backups():
-    info = ru.record(started(), ev.ConfigChanged(), at=5, backup="one", most=10)
+    info = ru.record(started(), ri.ConfigChanged(), at=5, backup="one", most=10)
     assert [u.updated_at for u in info.updates] == [21, 20]
     assert [u.backup for u in info.updates] == [None, "one"]
 
@@ -267,16 +266,16 @@ def test_the_log_grows_strictly_in_time_and_names_its_backups():
 def test_a_full_log_continues_in_the_backup_of_its_first_dropped_entry():
     info = started()
     for number in range(5):
-        info = ru.record(info, ev.ConfigChanged(), at=100 + number, backup=f"b{number}", most=3)
+        info = ru.record(info, ri.ConfigChanged(), at=100 + number, backup=f"b{number}", most=3)
     assert len(info.updates) == 3
     assert info.before_updates == "b2"
     assert [u.backup for u in info.updates] == [None, "b4", "b3"]
 
 
 def test_entries_that_were_never_backed_up_stay():
-    made_up = tuple(ri.Update(ev.ConfigChanged(), 10 - n) for n in range(4))
+    made_up = tuple(ri.OperationsEntry(ri.ConfigChanged(), 10 - n) for n in range(4))
     info = replace(started(), updates=made_up)
-    info = ru.record(info, ev.ConfigChanged(), at=100, backup="b", most=2)
+    info = ru.record(info, ri.ConfigChanged(), at=100, backup="b", most=2)
     assert len(info.updates) == 5
     assert info.before_updates is None
 
@@ -289,12 +288,12 @@ def payload(info: ri.RepoInfo) -> bytearray:
 
 
 def test_an_unknown_update_can_be_read_but_not_written_over():
-    info = replace(started(), updates=(ri.Update(ev.GCRan(), 5),))
+    info = replace(started(), updates=(ri.OperationsEntry(ri.GCRan(), 5),))
     data = payload(info)
     place = data.index(bytes([13]), data.rindex(struct.pack("<Q", 5)))
     data[place] = 99
     found = decode_repo(seal(FileType.REPO_INFO, data, 3), where="repo")
-    assert found.updates[0].event == ev.Unknown(99)
+    assert found.updates[0].event == ri.Unknown(99)
     assert found.branches == info.branches
     with pytest.raises(UnsupportedError, match="update of type 99"):
         encode_repo(found)
@@ -332,5 +331,5 @@ def test_a_history_that_goes_in_a_circle_is_damage():
     info = line(100, 200)
     bent = {**info.snapshots, ident(1): replace(info.snapshots[ident(1)], parent_id=ident(2))}
     again = decode_repo(encode_repo(replace(info, snapshots=bent)), where="repo")
-    with pytest.raises(FormatError, match="circle"):
+    with pytest.raises(FormatError, match="cycle"):
         ru.lineage(again, ident(2))

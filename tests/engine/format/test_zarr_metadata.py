@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.model import json_values, texts
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-    UnsupportedError,
-)
-from airflow_provider_icechunk.format.zarr_metadata import (
+from airflow_provider_icechunk.engine.format.zarr_metadata import (
     ArrayDocument,
     GroupDocument,
     parse_node,
     rebuild_document,
     split_document,
+)
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    Kind,
+    UnsupportedError,
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from support import actors
-from support.upkeep import GENERATIONS, RealClock, lived_in
+from support.maintenance import GENERATIONS, RealClock, lived_in
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError, UnsupportedError

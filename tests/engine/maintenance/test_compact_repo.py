@@ -19,25 +19,23 @@ from airflow_provider_icechunk.api import (
     in_memory_storage,
     local_filesystem_storage,
 )
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.ids import ChunkId, NodeId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.repository.maintenance.compaction import (
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, Native
+from airflow_provider_icechunk.engine.format.ids import ChunkId, NodeId
+from airflow_provider_icechunk.engine.maintenance.compact import (
     ArrayRefs,
+    CompactionResult,
     CompactionRules,
+    commit_compaction,
+    move_group,
     packed_refs,
+    plan_compaction,
     plan_groups,
     unchanged,
 )
-from airflow_provider_icechunk.repository.maintenance.compaction_run import (
-    CompactionResult,
-    commit_compaction,
-    move_group,
-    plan_compaction,
-)
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 RULES = CompactionRules(small=1000, target=4000, enough=2000)
 
@@ -63,7 +61,7 @@ def fill(storage: Storage, generation: str = "1") -> Repository:
 
 
 def chunk_files(storage: Storage) -> int:
-    layout = Repository.open(storage).engine.ledger.layout
+    layout = Repository.open(storage).core.refs.layout
     return len(list(storage.scan(layout.chunks)))
 
 
@@ -122,30 +120,30 @@ def write(session: Session, *places: tuple[int, int]) -> None:
 
 def test_chunks_that_were_written_meanwhile_are_left_out_and_the_rest_is_committed() -> None:
     repository = fill(in_memory_storage())
-    engine = repository.engine
-    held = engine.leasehold()
-    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
+    core = repository.core
+    held = core.leasehold()
+    packed = [move_group(core, group, held) for group in plan_compaction(core, "main", RULES)]
     other = repository.writable_session("main")
     write(other, (0, 0), (1, 3))
     other.tree.erase("/a", [(2, 2)])
     other.commit("meanwhile")
     expected = seen(repository)
-    result = commit_compaction(engine, "main", packed, held, message="compact")
+    result = commit_compaction(core, "main", packed, held, message="compact")
     assert (result.chunks, result.skipped) == (17, 3)
     assert seen(repository) == expected
 
 
-def test_an_array_that_was_deleted_or_made_anew_meanwhile_is_left_out() -> None:
+def test_an_array_that_was_deleted_or_created_again_meanwhile_is_left_out() -> None:
     repository = fill(in_memory_storage())
-    engine = repository.engine
-    held = engine.leasehold()
-    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
+    core = repository.core
+    held = core.leasehold()
+    packed = [move_group(core, group, held) for group in plan_compaction(core, "main", RULES)]
     other = repository.writable_session("main")
     other.tree.delete("/a")
     other.tree.put_document("/a", array([4, 6], [1, 1]))
     write(other, (0, 0))
-    identity = other.commit("anew")
-    result = commit_compaction(engine, "main", packed, held, message="compact")
+    identity = other.commit("created again")
+    result = commit_compaction(core, "main", packed, held, message="compact")
     assert (result.snapshot_id, result.chunks, result.skipped) == (None, 0, 20)
     assert repository.lookup_branch("main") == identity
 
@@ -166,10 +164,10 @@ def test_a_writer_that_is_overtaken_rebases_without_a_conflict(solver: ConflictD
 def test_a_compaction_that_is_overtaken_while_it_commits_tries_again() -> None:
     storage = in_memory_storage()
     repository = fill(storage)
-    engine = repository.engine
-    held = engine.leasehold()
-    packed = [move_group(engine, group, held) for group in plan_compaction(engine, "main", RULES)]
-    real, calls = engine.ledger.commit, []
+    core = repository.core
+    held = core.leasehold()
+    packed = [move_group(core, group, held) for group in plan_compaction(core, "main", RULES)]
+    real, calls = core.refs.commit, []
 
     def overtaken(*given):  # type: ignore[no-untyped-def]
         if not calls:
@@ -180,8 +178,8 @@ def test_a_compaction_that_is_overtaken_while_it_commits_tries_again() -> None:
         return real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(engine.ledger), "commit", lambda self, *given: overtaken(*given))
-        result = commit_compaction(engine, "main", packed, held, message="compact")
+        patch.setattr(type(core.refs), "commit", lambda self, *given: overtaken(*given))
+        result = commit_compaction(core, "main", packed, held, message="compact")
     assert (result.chunks, result.skipped) == (19, 1)
     assert seen(Repository.open(storage))["/a[0, 5]"] == chunk(200)
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.upkeep import GENERATIONS, Clock, lived_in, write
+from support.maintenance import GENERATIONS, Clock, lived_in, write
 
-from airflow_provider_icechunk.repository.maintenance.retention import (
-    ExpirationPlan,
-    RetentionPolicy,
-)
-from airflow_provider_icechunk.repository.repository import Repository
+from airflow_provider_icechunk.engine.maintenance.retention import ExpirationPlan, RetentionPolicy
+from airflow_provider_icechunk.engine.repository import Repository
 
 
 def history(repo: Repository) -> set[str]:
@@ -36,7 +33,7 @@ def opened(generation: str) -> tuple[Repository, dict[str, str], Clock]:
 
 
 def told(repo: Repository, plan: ExpirationPlan) -> set[str]:
-    return {repo.engine.show(one) for one in plan.released}
+    return {repo.core.format_id(one) for one in plan.released}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -95,7 +92,7 @@ def test_a_branch_that_somebody_else_deleted_is_not_reported_as_deleted(generati
 def test_the_ids_returned_are_those_of_the_expiry_that_happened(
     generation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_icechunk.repository.maintenance import expire
+    from airflow_provider_icechunk.engine.maintenance import expire
 
     repo, _, clock = opened(generation)
     monkeypatch.setattr(

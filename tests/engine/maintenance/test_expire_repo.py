@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.upkeep import (
+from support.maintenance import (
     GENERATIONS,
     Clock,
     everything,
@@ -17,10 +17,10 @@ from support.upkeep import (
     write,
 )
 
+from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import MaintenanceError
-from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.local import LocalStorage
 
 
 def messages(repo: Repository, branch: str = "main") -> list[str]:

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.upkeep import Clock
+from support.maintenance import Clock
 
-from airflow_provider_icechunk.format.ids import encode_base32
-from airflow_provider_icechunk.repository.maintenance import idsets
-from airflow_provider_icechunk.repository.maintenance.listing import (
-    abandoned_jobs,
-    list_objects,
-)
-from airflow_provider_icechunk.repository.maintenance.reachable import waves
-from airflow_provider_icechunk.repository.world import to_micros
-from airflow_provider_icechunk.storage.base import Absent
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.ids import encode_base32
+from airflow_provider_icechunk.engine.maintenance import listing
+from airflow_provider_icechunk.engine.maintenance.listing import abandoned_jobs, list_objects
+from airflow_provider_icechunk.engine.maintenance.reachable import waves
+from airflow_provider_icechunk.engine.storage.base import Absent
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.world import to_micros
 
 few = st.sampled_from([b"\0" * 12, b"a" + b"\0" * 11, b"\0" * 11 + b"a", b"ab" + b"\0" * 10])
 ids = st.lists(st.binary(min_size=12, max_size=12) | few, max_size=30)
@@ -25,35 +22,35 @@ ids = st.lists(st.binary(min_size=12, max_size=12) | few, max_size=30)
 
 @given(ids, ids)
 def test_membership_is_that_of_sets(members: list[bytes], asked: list[bytes]) -> None:
-    column = np.frombuffer(b"".join(asked), idsets.DTYPE)
-    found = idsets.contains(idsets.of_bytes(members), column)
+    column = np.frombuffer(b"".join(asked), listing.DTYPE)
+    found = listing.contains(listing.of_bytes(members), column)
     assert found.tolist() == [one in set(members) for one in asked]
 
 
 @given(ids)
 def test_a_set_is_sorted_and_without_repetition(members: list[bytes]) -> None:
-    assert idsets.whole(idsets.of_bytes(members)) == sorted(set(members))
+    assert listing.whole(listing.of_bytes(members)) == sorted(set(members))
 
 
 @given(ids)
 def test_rows_and_ids_are_the_same_bytes(members: list[bytes]) -> None:
     rows = np.frombuffer(b"".join(members), np.uint8).reshape(-1, 12)
-    assert (idsets.to_rows(idsets.from_rows(rows)) == rows).all()
+    assert (listing.to_rows(listing.from_rows(rows)) == rows).all()
 
 
 @given(st.lists(ids, max_size=5))
 def test_a_union_grows_to_the_union(parts: list[list[bytes]]) -> None:
-    union = idsets.IdUnion()
+    union = listing.IdUnion()
     for part in parts:
-        union.add(np.frombuffer(b"".join(part), idsets.DTYPE))
-    assert idsets.whole(union.ids()) == sorted({one for part in parts for one in part})
+        union.add(np.frombuffer(b"".join(part), listing.DTYPE))
+    assert listing.whole(union.ids()) == sorted({one for part in parts for one in part})
 
 
 def test_a_union_merges_before_it_holds_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idsets, "_MERGE_AT", 10)
-    union = idsets.IdUnion()
+    monkeypatch.setattr(listing, "_MERGE_AT", 10)
+    union = listing.IdUnion()
     for _ in range(100):
-        union.add(idsets.of_bytes([b"x" * 12, b"y" * 12, b"z" * 12]))
+        union.add(listing.of_bytes([b"x" * 12, b"y" * 12, b"z" * 12]))
     assert union._pending <= 10
     assert len(union.ids()) == 3
 
@@ -84,7 +81,7 @@ def test_a_listing_passes_over_what_is_not_named_like_an_object() -> None:
         storage.put(f"chunks/{name}", b"12345", expect=Absent())
     found = list_objects(storage, "chunks/")
     assert found.keys() == [f"chunks/{good}"]
-    assert idsets.whole(found.ids) == [identity]
+    assert listing.whole(found.ids) == [identity]
     assert found.total_bytes == 5
     assert found.created.tolist() == [to_micros(clock.now)]
 

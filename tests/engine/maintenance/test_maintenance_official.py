@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import fixtures
-from support.upkeep import keys
+from support.maintenance import keys
 
 from airflow_provider_icechunk import api
-from airflow_provider_icechunk.repository.leases import CUTOFF
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.leases import CUTOFF
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 
 icechunk = pytest.importorskip("icechunk", reason="compares with the official library")
 zarr = pytest.importorskip("zarr")

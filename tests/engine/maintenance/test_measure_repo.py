@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.upkeep import (
+from support.maintenance import (
     GENERATIONS,
     Clock,
     chunk,
@@ -17,19 +17,18 @@ from support.upkeep import (
     write,
 )
 
-from airflow_provider_icechunk.exceptions import NotFoundError
-from airflow_provider_icechunk.format.config import (
+from airflow_provider_icechunk.engine.format.chunk_refs import ETag, Virtual
+from airflow_provider_icechunk.engine.format.config.model import (
     ManifestConfig,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
     RepositoryConfig,
 )
-from airflow_provider_icechunk.format.references import ETag, Virtual
-from airflow_provider_icechunk.repository.maintenance.measure import Size
-from airflow_provider_icechunk.repository.maintenance.stats import ChunkStorageStats
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Storage
+from airflow_provider_icechunk.engine.maintenance.measure import ChunkStorageStats, Size
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.exceptions import NotFoundError
 
 FIRST = len(chunk("first 0"))
 
@@ -75,7 +74,7 @@ def test_every_stored_byte_is_counted_once() -> None:
 
 
 def test_an_empty_repository_measures_nothing() -> None:
-    from airflow_provider_icechunk.storage.memory import MemoryStorage
+    from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
     repo = Repository.create(MemoryStorage())
     assert repo.chunk_storage_stats() == ChunkStorageStats()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.repository.maintenance.retention import (
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.maintenance.reachable import Link, Roots
+from airflow_provider_icechunk.engine.maintenance.retention import (
     Edit,
     RetentionPolicy,
     plan_expiration,
 )
-from airflow_provider_icechunk.repository.maintenance.walk import Link, Roots
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MICROS = int(START.timestamp()) * 1_000_000
@@ -106,7 +106,7 @@ def test_keeping_less_than_one_is_refused(number: int) -> None:
 
 def test_a_circle_is_damage() -> None:
     circle = line(1, 0)
-    with pytest.raises(FormatError, match="circle"):
+    with pytest.raises(FormatError, match="cycle"):
         plan_expiration(policy(99), Roots({"main": sid(1)}, {}), circle)
 
 

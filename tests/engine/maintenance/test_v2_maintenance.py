@@ -10,10 +10,10 @@ import pytest
 import zarr
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.maintenance.collect import Collection
+from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
+from airflow_provider_icechunk.engine.refs.v2 import V2Refs
 from airflow_provider_icechunk.exceptions import MaintenanceError, NotFoundError, ReadOnlyError
-from airflow_provider_icechunk.repository.ledgers.v2 import V2Ledger
-from airflow_provider_icechunk.repository.maintenance.collect import Collection
-from airflow_provider_icechunk.repository.maintenance.retention import RetentionPolicy
 
 FIRST = "1CECHNKREP0F1RSTCMT0"
 Kinds = icechunk.UpdateType
@@ -106,9 +106,15 @@ def test_collection_deletes_what_expired_but_keeps_the_logs_that_count(repo):
     assert again.diff(from_snapshot_id=FIRST, to_branch="main").updated_chunks == (
         changed.updated_chunks
     )
-    assert len(V2Ledger(repo.storage).info().snapshots) == 2
+    assert len(V2Refs(repo.storage).info().snapshots) == 2
     write(again, 6).commit("on")
     assert rows(again)[6] == 6
+
+
+def test_logs_that_count_after_an_expiry_are_not_reported_as_unreachable(repo):
+    repo.expire_snapshots(tomorrow())
+    repo.garbage_collect(tomorrow())
+    assert icechunk.Repository.open(repo.storage).verify().findings == ()
 
 
 def test_young_snapshots_without_a_name_stay_with_all_they_need(repo):
@@ -129,7 +135,7 @@ def test_old_snapshots_without_a_name_go_from_the_list_first(repo):
 
 def test_a_snapshot_named_after_the_plan_is_not_deleted(repo):
     aside = write(repo, 7).flush("aside")
-    collection = Collection(repo._engine)
+    collection = Collection(repo._core)
     plan = collection.make_plan(tomorrow())
     repo.create_branch("dev", aside)
     summary = collection.carry_out(plan)
@@ -140,19 +146,19 @@ def test_a_snapshot_named_after_the_plan_is_not_deleted(repo):
 
 def test_a_name_given_at_the_last_moment_stops_the_collection(repo, monkeypatch):
     write(repo, 7).flush("aside")
-    collection = Collection(repo._engine)
+    collection = Collection(repo._core)
     plan = collection.make_plan(tomorrow())
     files = count(repo, "snapshots/")
-    original = V2Ledger.update
+    original = V2Refs.update
 
     def late(self, change, **options):
         if type(change).__name__ == "Collect" and change.drop:
-            monkeypatch.setattr(V2Ledger, "update", original)
+            monkeypatch.setattr(V2Refs, "update", original)
             (aside,) = change.drop
-            V2Ledger(self.storage).create_branch("dev", aside)
+            V2Refs(self.storage).create_branch("dev", aside)
         return original(self, change, **options)
 
-    monkeypatch.setattr(V2Ledger, "update", late)
+    monkeypatch.setattr(V2Refs, "update", late)
     with pytest.raises(MaintenanceError, match="nothing was deleted"):
         collection.carry_out(plan)
     assert count(repo, "snapshots/") == files

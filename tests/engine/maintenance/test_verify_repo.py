@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.upkeep import (
+from support.maintenance import (
     GENERATIONS,
     Clock,
     clone,
@@ -18,13 +18,13 @@ from support.upkeep import (
     snapshot_key,
 )
 
-from airflow_provider_icechunk.format.ids import ManifestId, SnapshotId, decode_base32
-from airflow_provider_icechunk.format.references import ChunkRefs, Native
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, Snapshot
-from airflow_provider_icechunk.repository.maintenance.findings import Code, Severity, VerifyReport
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Native
+from airflow_provider_icechunk.engine.format.ids import ManifestId, SnapshotId, decode_base32
+from airflow_provider_icechunk.engine.format.model import Manifest, ManifestFile, Snapshot
+from airflow_provider_icechunk.engine.maintenance.findings import Code, Severity, VerifyReport
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 
 def codes(report: VerifyReport, severity: Severity = Severity.ERROR) -> set[Code]:
@@ -33,15 +33,15 @@ def codes(report: VerifyReport, severity: Severity = Severity.ERROR) -> set[Code
 
 def head(storage: MemoryStorage) -> Snapshot:
     repo = Repository.open(storage)
-    return repo._engine.assets.snapshot(SnapshotId(decode_base32(repo.lookup_branch("main"))))
+    return repo._core.objects.snapshot(SnapshotId(decode_base32(repo.lookup_branch("main"))))
 
 
 def store(storage: MemoryStorage, snapshot: Snapshot) -> None:
-    Repository.open(storage)._engine.assets.rewrite_snapshot(snapshot)
+    Repository.open(storage)._core.objects.rewrite_snapshot(snapshot)
 
 
 def store_manifest(storage: MemoryStorage, manifest: Manifest) -> ManifestFile:
-    (file,) = Repository.open(storage)._engine.assets.store_manifests([manifest])
+    (file,) = Repository.open(storage)._core.objects.store_manifests([manifest])
     return file
 
 
@@ -124,7 +124,7 @@ def test_a_missing_log_is_a_warning() -> None:
 def test_a_circle_is_found_and_does_not_hang() -> None:
     storage, ids = lived_in("1")
     repo = Repository.open(storage)
-    second = repo._engine.assets.snapshot(SnapshotId(decode_base32(ids["second"])))
+    second = repo._core.objects.snapshot(SnapshotId(decode_base32(ids["second"])))
     store(storage, replace(second, parent_id=SnapshotId(decode_base32(ids["fourth"]))))
     report = Repository.open(storage).verify()
     assert Code.HISTORY_CIRCLE in codes(report)
@@ -195,7 +195,7 @@ def test_a_reference_whose_end_overflows_is_short_not_wrapped() -> None:
     payload = next(
         item
         for item in (
-            Repository.open(storage)._engine.assets.manifest(node.array.manifests[0].id)
+            Repository.open(storage)._core.objects.manifest(node.array.manifests[0].id)
         ).arrays[node.id][0]
     )
     assert isinstance(payload, Native)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 from support import fixtures
 from support.arrays import GROUP, array, put
+from support.maintenance import Clock, RealClock, chunk, clone
 from support.migrations import Portrait, in_memory, portrait
-from support.upkeep import Clock, RealClock, chunk, clone
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.repository.detection import detect_generation
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.opening import detect_generation
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import Crash, CrashingStorage, every_crash
 
 PAIRS = [

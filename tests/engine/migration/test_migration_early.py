@@ -9,16 +9,16 @@ from support import september
 from support.arrays import GROUP
 from support.audit import audit
 from support.early import tell
+from support.maintenance import Clock, clone, keys, live_in, lived_in, write
 from support.migrations import bytes_of, portrait
-from support.upkeep import Clock, clone, keys, live_in, lived_in, write
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.v1.codec import V1Layout
+from airflow_provider_icechunk.engine.migration.plan import Step
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Put
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import StorageError, UnsupportedError
-from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
-from airflow_provider_icechunk.repository.migration.plan import Step
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Put
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 EARLY = ["draft", "alpha1"]
@@ -167,9 +167,9 @@ def test_a_damaged_repository_is_left_alone(folder):
 def test_ids_that_would_meet_are_refused(monkeypatch: pytest.MonkeyPatch):
     storage, _ = lived_in("alpha1")
     monkeypatch.setattr(
-        "airflow_provider_icechunk.repository.migration.identities.fold", lambda _: bytes(12)
+        "airflow_provider_icechunk.engine.migration.identities.fold", lambda _: bytes(12)
     )
-    with pytest.raises(UnsupportedError, match="would become one"):
+    with pytest.raises(UnsupportedError, match="collide"):
         icechunk.migrate(storage, "1")
     assert not keys(storage, V1Layout.snapshots)
 

@@ -16,17 +16,17 @@ import pytest
 import zarr
 from support import actors, moto_server
 from support.arrays import put
+from support.maintenance import UNPACKED, Clock, chunk, clone, write
 from support.migrations import portrait
 from support.places import Place, in_bucket, in_folder
-from support.upkeep import UNPACKED, Clock, chunk, clone, write
 from test_migration_crashes import PAIRS, every_write, small
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.fence import behind, fence
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.generations.fence import behind, fence
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 ENTRY = {"2": "repo", "1": "refs/branch.main/ref.json"}
 FENCED_KEYS = {
@@ -66,13 +66,13 @@ def test_a_migration_fences_the_old_repository_and_deletes_nothing(
 
 
 @pytest.mark.parametrize(("generation", "to"), PAIRS)
-def test_an_old_session_is_told_to_open_the_repository_anew(generation: str, to: str) -> None:
+def test_an_old_session_is_asked_to_open_the_repository_again(generation: str, to: str) -> None:
     clock = Clock()
     storage = small(generation, clock)
     session = Repository.open(storage, world=clock.world()).writable_session("main")
     put(session, "/a", (3,), chunk("too late"))
     icechunk.migrate(storage, to, world=clock.world())
-    with pytest.raises(FormatError, match=r"migrated to generation.*anew"):
+    with pytest.raises(FormatError, match=r"migrated to generation.*again"):
         session.commit("too late")
     main = Repository.open(storage).ancestry(branch="main")
     assert "too late" not in [info.message for info in main]
@@ -113,10 +113,10 @@ def test_a_repository_that_lost_its_new_entry_point_is_migrated_once_more(genera
     ids = icechunk.migrate(storage, "2", world=clock.world()).ids
     storage.delete(["repo"])
     for act in (Repository.open, Repository.exists, Repository.create):
-        with pytest.raises(FormatError, match="entry point is gone"):
+        with pytest.raises(FormatError, match="entry point is missing"):
             act(storage)
     if generation == "1":
-        with pytest.raises(FormatError, match="entry point is gone"):
+        with pytest.raises(FormatError, match="entry point is missing"):
             icechunk.migrate(storage, "1")
     assert icechunk.migrate(storage, "2", world=clock.world()).migrated
     assert portrait(storage) == before.renamed(ids)

@@ -13,9 +13,9 @@ from support.audit import audit
 from support.migrations import bytes_of, in_memory, portrait
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.opening import detect_generation
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import UnsupportedError
-from airflow_provider_icechunk.repository.detection import detect_generation
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 pytestmark = fixtures.needs_fixtures
 

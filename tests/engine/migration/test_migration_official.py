@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from support import actors, fixtures, trees
 from support.early import tell
+from support.maintenance import live_in
 from support.migrations import portrait
-from support.upkeep import live_in
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.format.generations.v2.repo_codec import decode_repo
-from airflow_provider_icechunk.format.generations.v2.repo_info import RepoInfo, decode_items
-from airflow_provider_icechunk.format.wire import flexbuffers
+from airflow_provider_icechunk.engine.format.v2.repo import RepoInfo, decode_items
+from airflow_provider_icechunk.engine.format.v2.repo_codec import decode_repo
+from airflow_provider_icechunk.engine.format.wire import flexbuffers
 
-SCRIPT = Path(__file__).parents[1] / "support" / "official_migration.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "official_migration.py"
 
 pytestmark = actors.needs_icechunk2
 

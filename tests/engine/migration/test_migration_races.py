@@ -6,15 +6,15 @@ from contextlib import suppress
 
 import pytest
 from support.arrays import put
-from support.upkeep import Clock, chunk, clone, every_pause, write
+from support.maintenance import Clock, chunk, clone, every_pause, write
 from test_migration_crashes import small
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.migration.ref_sets import record_key
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import ConflictError, MaintenanceError
-from airflow_provider_icechunk.repository.migration.references import record_key
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 PAIRS = [("1", "2"), ("alpha", "1"), ("draft", "2"), ("alpha1", "1")]
 
@@ -56,7 +56,7 @@ def test_a_commit_of_an_old_session_at_any_moment_is_found_again(generation, to,
         assert Repository.open(left).verify().ok, name
 
 
-@pytest.mark.parametrize("remove", [False, True], ids=["fenced in", "removed"])
+@pytest.mark.parametrize("remove", [False, True], ids=["being fenced", "removed"])
 @pytest.mark.parametrize(
     ("generation", "to", "step"),
     [
@@ -203,7 +203,7 @@ def test_without_a_record_only_what_is_listed_may_be_removed():
     again = icechunk.migrate(storage, "2", fence_old=False, world=clock.world())
     assert again.leftovers == ("1",)
     write(old, "main", 3, "unknown")
-    with pytest.raises(MaintenanceError, match="no record says"):
+    with pytest.raises(MaintenanceError, match="there is no record"):
         icechunk.migrate(storage, "2", remove_old=True, world=clock.world())
     assert "refs/branch.main/ref.json" in storage.objects
 

@@ -12,30 +12,34 @@ from hypothesis import strategies as st
 from support.early import array_node, group_node, snapshot_of
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    NotFoundError,
-    UnsupportedError,
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Native
+from airflow_provider_icechunk.engine.format.fence import behind, fence
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.alpha1 import layout as alpha1
+from airflow_provider_icechunk.engine.format.legacy.draft.state import decode_state
+from airflow_provider_icechunk.engine.format.model import (
+    Manifest,
+    ManifestFile,
+    ManifestRef,
+    TransactionLog,
 )
-from airflow_provider_icechunk.format.generations.alpha1 import layout as alpha1
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.draft.state import decode_state
-from airflow_provider_icechunk.format.generations.fence import behind, fence
-from airflow_provider_icechunk.format.generations.v1 import layout as v1
-from airflow_provider_icechunk.format.generations.v2 import events as ev
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, Native
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestFile, ManifestRef
-from airflow_provider_icechunk.format.transactions import TransactionLog
-from airflow_provider_icechunk.repository.migration.identities import (
+from airflow_provider_icechunk.engine.format.v1 import codec
+from airflow_provider_icechunk.engine.format.v2 import repo as ev
+from airflow_provider_icechunk.engine.migration.convert import (
+    Converted,
+    chosen,
+    convert_log,
+    convert_snapshot,
+    narrowed,
+)
+from airflow_provider_icechunk.engine.migration.identities import (
     fold,
     fold_rows,
     manifest_id,
     snapshot_ids,
 )
-from airflow_provider_icechunk.repository.migration.manifests import Converted, chosen, narrowed
-from airflow_provider_icechunk.repository.migration.references import (
+from airflow_provider_icechunk.engine.migration.ref_sets import (
     Record,
     References,
     decode_record,
@@ -43,11 +47,16 @@ from airflow_provider_icechunk.repository.migration.references import (
     encode_record,
     news,
 )
-from airflow_provider_icechunk.repository.migration.repo_state import made_up_log, migrated_state
-from airflow_provider_icechunk.repository.migration.retire import is_old
-from airflow_provider_icechunk.repository.migration.snapshots import convert_log, convert_snapshot
-from airflow_provider_icechunk.repository.migration.survey import Facts, parents_first
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.migration.retire import is_old
+from airflow_provider_icechunk.engine.migration.survey import SnapshotFacts, parents_first
+from airflow_provider_icechunk.engine.migration.switch import migrated_state, reconstructed_log
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 
 NEWER = SnapshotId(bytes(range(100, 112)))
 
@@ -72,7 +81,7 @@ def test_two_snapshots_never_become_one():
     one = bytes(12) + b"\1\0\0\0"
     other = b"\1" + bytes(15)
     assert fold(one) == fold(other)
-    with pytest.raises(UnsupportedError, match="would become one"):
+    with pytest.raises(UnsupportedError, match="collide"):
         snapshot_ids([SnapshotId(one), SnapshotId(other)])
 
 
@@ -90,14 +99,16 @@ def test_a_manifest_gets_an_id_of_its_own_that_never_changes():
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[References, dict[SnapshotId, Facts]]:
+def histories(draw: st.DrawFn) -> tuple[References, dict[SnapshotId, SnapshotFacts]]:
     """A tree of snapshots with times in any order, and names for some of them."""
     count = draw(st.integers(1, 8))
-    facts: dict[SnapshotId, Facts] = {}
+    facts: dict[SnapshotId, SnapshotFacts] = {}
     for number in range(count):
         parent = None if number == 0 else identity(draw(st.integers(0, number - 1)))
         time = draw(st.integers(10**6, 10**6 + 5))
-        facts[identity(number)] = Facts(identity(number), parent, time, f"m{number}", {"n": number})
+        facts[identity(number)] = SnapshotFacts(
+            identity(number), parent, time, f"m{number}", {"n": number}
+        )
     some = st.sampled_from(list(facts))
     names = st.text("abc", min_size=1, max_size=3)
     branches = draw(st.dictionaries(names, some, max_size=3)) | {"main": draw(some)}
@@ -109,13 +120,13 @@ def histories(draw: st.DrawFn) -> tuple[References, dict[SnapshotId, Facts]]:
 
 @given(histories())
 @settings(max_examples=50)
-def test_the_made_up_log_tells_every_commit_and_reference_once_and_in_order(made):
+def test_the_reconstructed_log_tells_every_commit_and_reference_once_and_in_order(made):
     references, history = made
     state = migrated_state(references, history, config=None, at=0)
     times = [update.updated_at for update in state.updates]
     assert all(newer > older for newer, older in pairwise(times))
     assert all(update.backup is None for update in state.updates)
-    told = [update.event for update in made_up_log(references, history)]
+    told = [update.event for update in reconstructed_log(references, history)]
     commits = [event.new_snap_id for event in told if isinstance(event, ev.NewCommit)]
     roots = {facts.id for facts in history.values() if facts.parent is None}
     assert len(commits) == len(set(commits))
@@ -126,7 +137,7 @@ def test_the_made_up_log_tells_every_commit_and_reference_once_and_in_order(made
     assert state.snapshots.keys() == history.keys()
 
 
-def _line(tip: SnapshotId, history: dict[SnapshotId, Facts]) -> list[SnapshotId]:
+def _line(tip: SnapshotId, history: dict[SnapshotId, SnapshotFacts]) -> list[SnapshotId]:
     line, current = [], tip
     while current is not None:
         line.append(current)
@@ -136,8 +147,8 @@ def _line(tip: SnapshotId, history: dict[SnapshotId, Facts]) -> list[SnapshotId]
 
 def test_a_history_that_goes_in_a_circle_is_refused():
     one, two = identity(1), identity(2)
-    facts = {one: Facts(one, two, 0, "", {}), two: Facts(two, one, 0, "", {})}
-    with pytest.raises(FormatError, match="circle"):
+    facts = {one: SnapshotFacts(one, two, 0, "", {}), two: SnapshotFacts(two, one, 0, "", {})}
+    with pytest.raises(FormatError, match="cycle"):
         parents_first([one], facts)
 
 
@@ -303,7 +314,7 @@ def test_what_only_newer_generations_hold_is_refused_by_name():
     grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[10], [7]]}}
     node = array_node(chunk_grid=grid)
     bare = replace(node, array=replace(node.array, manifests=()))
-    with pytest.raises(UnsupportedError, match="/group/array cannot be brought"):
+    with pytest.raises(UnsupportedError, match="/group/array cannot be migrated"):
         convert_snapshot(snapshot_of(bare), NEWER, None, lambda *_: pytest.fail("no manifests"))
 
 
@@ -314,7 +325,7 @@ def test_what_only_newer_generations_hold_is_refused_by_name():
 def test_other_targets_are_refused(to):
     storage = MemoryStorage()
     icechunk.Repository.create(storage)
-    with pytest.raises(InvalidInputError, match="to generation 1 or 2"):
+    with pytest.raises(InvalidInputError, match="choose 1 or 2"):
         icechunk.migrate(storage, to)
 
 
@@ -360,7 +371,7 @@ def test_what_only_begins_like_a_fence_is_none(data):
 
 def test_no_old_reader_follows_a_fence():
     for document, read in (
-        (v1.encode_ref(identity(1)), v1.decode_ref),
+        (codec.encode_ref(identity(1)), codec.decode_ref),
         (alpha1.encode_ref(identity(1, 16), 5), alpha1.decode_ref),
         (b'{"id":"x","generation":1,"snapshots":[]}', decode_state),
     ):

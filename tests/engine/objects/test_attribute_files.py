@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 import zarr
-from support.upkeep import Clock, clone, keys, layout_of
+from support.maintenance import Clock, clone, keys, layout_of
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.maintenance.findings import Code
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.repository.maintenance.findings import Code
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import every_crash
 
 WITH_FILES = ["alpha", "alpha1", "draft"]

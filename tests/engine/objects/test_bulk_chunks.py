@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.arrays import GROUP, array, contents
 
+from airflow_provider_icechunk.engine.format.chunk_refs import Index
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     NotFoundError,
     ReadOnlyError,
     StorageError,
 )
-from airflow_provider_icechunk.format.references import Index
-from airflow_provider_icechunk.repository.chunks import Packing, Wanted
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.session import Session
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 SIDE = 3
 PLACES = [(row, column) for row in range(SIDE) for column in range(SIDE)]

@@ -14,16 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import Native
+from airflow_provider_icechunk.engine.format.ids import ChunkId
+from airflow_provider_icechunk.engine.format.v1.codec import V1Layout
+from airflow_provider_icechunk.engine.objects.chunk_reader import (
+    ChunkReader,
+    ReadAhead,
+    Wanted,
+    coalesce,
+)
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.storage.base import Anything, Bounded, ByteRange, Fetched
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
+from airflow_provider_icechunk.engine.tree.tree import WorkingTree
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.exceptions import StorageError
-from airflow_provider_icechunk.format.generations.v1.layout import V1Layout
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.format.references import Native
-from airflow_provider_icechunk.repository.chunks import ChunkReader, Wanted, coalesce
-from airflow_provider_icechunk.repository.readahead import ReadAhead
-from airflow_provider_icechunk.storage.base import Anything, Bounded, ByteRange, Fetched
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.storage.observed import ObservedStorage
-from airflow_provider_icechunk.virtual.fetch import VirtualReader
 
 FILE = ChunkId(b"a" * 12)
 OTHER = ChunkId(b"b" * 12)
@@ -100,6 +106,76 @@ def test_a_packed_array_is_read_in_few_requests_and_equal_in_any_order() -> None
     assert in_order <= 20, f"{in_order} requests for 1024 chunks"
     for start in (700_000, 3, 512_345, 1_000_000):
         np.testing.assert_array_equal(array[start : start + 500], values[start : start + 500])
+
+
+@pytest.mark.parametrize("chunk", [8 << 10, 64 << 10, 1 << 20])
+def test_all_chunks_of_a_selection_are_under_way_together_however_they_are_stored(
+    chunk: int,
+) -> None:
+    """Files of the official package have a chunk each: packed or not, the line is filled."""
+    storage = ObservedStorage(MemoryStorage())
+    repo = icechunk.Repository.create(storage, packing=Packing(below=0))
+    values = np.random.default_rng(1).integers(0, 256, 64 * chunk, "u1")
+    session = repo.writable_session("main")
+    array = zarr.create_array(
+        session.store, name="a", shape=values.shape, chunks=(chunk,), dtype="u1"
+    )
+    array[:] = values
+    session.commit("a file for each chunk")
+    tree = icechunk.Repository.open(storage).readonly_session("main").tree
+    wanted = [Wanted(one, 0, one.length) for one in natives(tree, 64)]
+    found: dict[int, bytes] = {}
+    storage.reset()
+
+    tree.read_each(wanted, lambda place, data: found.update({place: bytes(data)}))
+
+    assert storage.usage["get"].requests == 64
+    assert storage.depth == 1
+    assert [found[place] for place in range(64)] == tree.read(wanted)
+
+
+def natives(tree: WorkingTree, count: int) -> list[Native]:
+    found = tree.chunks("/a", [(number,) for number in range(count)])
+    return [one for one in found if isinstance(one, Native)]
+
+
+def test_a_large_selection_of_packed_chunks_takes_bounded_memory() -> None:
+    """Nothing waits in memory that was not asked for, and no request is larger than a part."""
+    storage = Sized()
+    session = icechunk.Repository.create(storage).writable_session("main")
+    values = np.random.default_rng(1).integers(0, 256, 24 << 20, "u1")
+    array = zarr.create_array(
+        session.store,
+        name="a",
+        shape=values.shape,
+        chunks=(16 << 10,),
+        dtype="u1",
+        compressors=None,
+    )
+    array[:] = values
+    session.commit("packed")
+    reader = zarr.open_array(
+        icechunk.Repository.open(storage).readonly_session("main").store, path="a", mode="r"
+    )
+    storage.sizes.clear()
+
+    np.testing.assert_array_equal(reader[:], values)
+
+    assert max(storage.sizes) <= ChunkReader.part
+    assert sum(storage.sizes) < values.nbytes + (1 << 20)
+
+
+class Sized(MemoryStorage):
+    """Remembers how much was read by each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
+        found = super().get(key, byte_range)
+        self.sizes.append(0 if found is None else len(found.data))
+        return found
 
 
 class Slow(MemoryStorage):

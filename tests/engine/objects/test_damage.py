@@ -10,6 +10,11 @@ import zarr
 from support import trees
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.format.ids import encode_base32
+from airflow_provider_icechunk.engine.format.v1 import manifest_write
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
@@ -18,11 +23,6 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.generations.v1 import manifest_records
-from airflow_provider_icechunk.format.ids import encode_base32
-from airflow_provider_icechunk.format.references import ChunkRefs
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_missing_manifest_is_an_error_for_every_way_to_ask(storage):
 def test_a_missing_snapshot_is_not_an_empty_repository(storage):
     repo = icechunk.Repository.open(storage)
     storage.delete([f"snapshots/{repo.lookup_branch('main')}"])
-    with pytest.raises(NotFoundError, match="no snapshot"):
+    with pytest.raises(NotFoundError, match="does not exist"):
         icechunk.Repository.open(storage).readonly_session("main")
 
 
@@ -128,15 +128,15 @@ def unsorted(refs: ChunkRefs) -> ChunkRefs:
 def test_unsorted_references_are_neither_written_nor_read(storage, monkeypatch):
     """Official readers search them by halving and would show fill values."""
     repo = icechunk.Repository.open(storage)
-    assets = repo._engine.assets
+    objects = repo._core.objects
     node = repo.readonly_session("main").tree.array("/small")
     (ref,) = node.array.manifests
-    manifest = assets.manifest(ref.id)
+    manifest = objects.manifest(ref.id)
     wrong = replace(manifest, arrays={node.id: (unsorted(manifest.of(node.id, 1)),)})
     with pytest.raises(InvalidInputError, match="in order"):
-        assets.ledger.codec.encode_manifest(wrong, level=3)
-    monkeypatch.setattr(manifest_records, "_check", lambda refs, vectors: None)
-    data = assets.ledger.codec.encode_manifest(wrong, level=3)
+        objects.refs.codec.encode_manifest(wrong, level=3)
+    monkeypatch.setattr(manifest_write, "_check", lambda refs, vectors: None)
+    data = objects.refs.codec.encode_manifest(wrong, level=3)
     storage.put(f"manifests/{encode_base32(ref.id)}", data, expect=Anything())
     with pytest.raises(FormatError, match="order"):
         read(storage, "/small")
@@ -144,11 +144,11 @@ def test_unsorted_references_are_neither_written_nor_read(storage, monkeypatch):
 
 @pytest.mark.parametrize("generation", [1, 2])
 def test_fields_of_newer_versions_are_read_past_but_never_lost(generation, monkeypatch):
-    """A reference may say more one day; writing its manifest anew would drop that."""
-    known = manifest_records._NATIVE
-    newer = replace(known, slots=(*known.slots, 0, 0, 0, 0, 4))
-    monkeypatch.setattr(manifest_records, "_NATIVE", newer)
-    monkeypatch.setattr(manifest_records, "_SHAPES", (*manifest_records._SHAPES, newer))
+    """A reference may say more one day; rewriting its manifest would drop that."""
+    known = manifest_write._NATIVE
+    newer = replace(known, slots=(*known.slots, 0, 0, 0, 0, 0, 4))
+    monkeypatch.setattr(manifest_write, "_NATIVE", newer)
+    monkeypatch.setattr(manifest_write, "_SHAPES", (*manifest_write._SHAPES, newer))
     storage = MemoryStorage()
     repo = icechunk.Repository.create(storage, spec_version=generation)
     session = repo.writable_session("main")

@@ -11,12 +11,7 @@ from support.arrays import GROUP, array, put
 from support.early import SNAPSHOT
 from support.model import plain_references, reference_items
 
-from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.identities import new_id, parse_id, show_id
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Index,
@@ -27,12 +22,19 @@ from airflow_provider_icechunk.format.references import (
     Virtual,
     concatenate,
 )
-from airflow_provider_icechunk.repository.assets import Assets
-from airflow_provider_icechunk.repository.changes import ChangeSet
-from airflow_provider_icechunk.repository.derived_logs import changed_rows, derive_log
-from airflow_provider_icechunk.repository.node_ids import NodeIds, ids_of, number_id
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import ChunkId, format_id, new_id, parse_id
+from airflow_provider_icechunk.engine.objects.derived_logs import changed_rows, derive_log
+from airflow_provider_icechunk.engine.objects.objects import Objects
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet, NodeIds, ids_of, number_id
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+from airflow_provider_icechunk.exceptions import FormatError
 
 Items = tuple[int, dict[Index, Payload | None]]
 
@@ -90,12 +92,12 @@ def test_a_derived_log_says_what_the_stored_one_says() -> None:
     put(session, "/dead", (0,), b"born again")
     session.tree.put_document("/g", GROUP.replace(b"{}", b'{"x":1}'))
     session.commit("after")
-    assets: Assets = repo._engine.assets
+    objects: Objects = repo._core.objects
     after = session.tree.base
     assert after.parent_id is not None
-    stored = assets.log(after.id)
+    stored = objects.log(after.id)
     assert stored is not None
-    derived = derive_log(assets.snapshot(after.parent_id), after, assets._references)
+    derived = derive_log(objects.snapshot(after.parent_id), after, objects._references)
     for name in (
         "new_groups", "new_arrays", "deleted_groups", "deleted_arrays", "updated_groups",
         "updated_arrays",
@@ -153,7 +155,7 @@ def test_fragments_carry_ids_of_the_size_of_their_base() -> None:
 def test_ids_are_read_as_they_are_shown(generation: Generation) -> None:
     identity = new_id(generation, bytes(range(1, generation.id_size + 1)))
     assert len(identity) == generation.id_size
-    assert parse_id(generation, show_id(generation, identity)) == identity
+    assert parse_id(generation, format_id(generation, identity)) == identity
 
 
 def test_renumbering_moves_chunks_along() -> None:

@@ -6,12 +6,13 @@ import re
 
 import pytest
 import zarr
-from support.upkeep import GENERATIONS, Clock
+from support.maintenance import GENERATIONS, Clock
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.storage.memory import MemoryStorage, StoredObject
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage, StoredObject
 
 LONG = {"history": ["a step of the processing"] * 20}
 MARKED = ["alpha", "1", "2"]
@@ -22,7 +23,9 @@ def written(generation: str) -> dict[str, StoredObject]:
     """All objects of a repository that was created, written, tagged and expired."""
     clock = Clock()
     storage = MemoryStorage(clock=clock)
-    config = RepositoryConfig(attributes_file_threshold_bytes=100)
+    config = RepositoryConfig()
+    if Generation(generation).separates_attributes:
+        config.attributes_file_threshold_bytes = 100
     repo = icechunk.Repository.create(storage, config, spec_version=generation, world=clock.world())
     for number in range(3):
         clock.wait(hours=1)

@@ -6,17 +6,17 @@ import random
 from contextlib import suppress
 
 import pytest
-from support.upkeep import GENERATIONS, Clock, clone, everything, layout_of, lived_in
+from support.maintenance import GENERATIONS, Clock, clone, everything, layout_of, lived_in
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     IcechunkError,
     MaintenanceError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 
 def spoilt(data: bytes, chance: random.Random) -> bytes:

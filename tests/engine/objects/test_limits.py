@@ -8,8 +8,8 @@ import pytest
 from support import arrays
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import Inline
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.references import Inline
 
 LATER = ["alpha1", "alpha", "1", "2"]
 

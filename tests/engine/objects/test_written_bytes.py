@@ -16,8 +16,8 @@ from support.audit import audit
 from support.machines import ARRAYS, Operations, attempt
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 
 def splitting(size: int) -> icechunk.RepositoryConfig:
@@ -73,7 +73,7 @@ def test_another_splitting_of_the_same_array_keeps_boxes_apart():
     for size, place in ((5, (0, 0)), (1, (7, 7)), (2, (4, 3)), (100, (2, 2))):
         session = repo.reopen(splitting(size)).writable_session("main")
         zarr.open_array(session.store, path="x")[place] = size
-        session.commit("split anew")
+        session.commit("split again")
         audit(storage)
     values = zarr.open_array(repo.readonly_session("main").store, path="x", mode="r")[...]
     assert (values[0, 0], values[7, 7]) == (5, 1)
@@ -102,7 +102,7 @@ def test_rebased_commits_are_as_clean_as_others():
 def test_a_clock_that_stands_still_gives_increasing_times():
     from datetime import UTC, datetime
 
-    from airflow_provider_icechunk.repository.world import World
+    from airflow_provider_icechunk.engine.world import World
 
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     storage = MemoryStorage(clock=lambda: moment)

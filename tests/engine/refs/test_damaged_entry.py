@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from support import moto_server
-from support.upkeep import Clock, everything, keys, live_in, lived_in, write
+from support.maintenance import Clock, everything, keys, live_in, lived_in, write
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, MaintenanceError
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 
 @pytest.fixture(params=["memory", "local", "s3"])
@@ -129,7 +129,7 @@ def test_a_damaged_older_entry_point_is_an_error_too(
     assert Repository.exists(storage)
     with pytest.raises(FormatError, match=key):
         Repository.open(storage).readonly_session("main")
-    with pytest.raises(IcechunkError, match="is there"):
+    with pytest.raises(IcechunkError, match="it holds a repository"):
         Repository.create(storage)
     with pytest.raises((FormatError, MaintenanceError)):
         Repository.open(storage).garbage_collect(storage.now() + timedelta(days=1))

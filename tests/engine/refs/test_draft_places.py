@@ -15,10 +15,10 @@ import pytest
 import zarr
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.refs.legacy.draft import folder_below
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, StorageError, UnsupportedError
-from airflow_provider_icechunk.repository.ledgers.draft_root import folder_below
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 VALUES = np.arange(600, dtype="i4").reshape(3, 200)
 NAMES = {"inventory_file": "index of 2024/part ü.bin", "chunk_file": "data/{}.chunk"}
@@ -273,5 +273,5 @@ def test_data_that_moves_while_it_is_open_is_noticed() -> None:
     storage = MemoryStorage()
     repo = filled(storage)
     move_data(storage, "data/", "data")
-    with pytest.raises(StorageError, match="open the repository anew"):
+    with pytest.raises(StorageError, match="open the repository again"):
         repo.lookup_branch("main")

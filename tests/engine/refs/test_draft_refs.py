@@ -12,6 +12,17 @@ import pytest
 from support.arrays import GROUP, array, contents, put
 from support.early import PARENT, SNAPSHOT, snapshot_of, unsealed
 
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.draft.state import MESSAGE, decode_state
+from airflow_provider_icechunk.engine.refs import open_refs
+from airflow_provider_icechunk.engine.refs.base import Behind, Creation, Moved, Refs, Trust
+from airflow_provider_icechunk.engine.refs.legacy.draft import DraftRefs
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     InvalidInputError,
@@ -19,17 +30,6 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.generations.base import Generation
-from airflow_provider_icechunk.format.generations.draft.state import MESSAGE, decode_state
-from airflow_provider_icechunk.format.ids import SnapshotId
-from airflow_provider_icechunk.repository.ledgers import open_ledger
-from airflow_provider_icechunk.repository.ledgers.base import Behind, Creation, Ledger, Moved, Trust
-from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import every_crash
 
 TEXT = str(UUID(bytes=SNAPSHOT))
@@ -41,10 +41,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 
 @pytest.fixture
-def ledger(storage: Storage) -> DraftLedger:
-    ledger = DraftLedger(storage)
-    assert ledger.initialize(snapshot_of(id=SNAPSHOT))
-    return ledger
+def refs(storage: Storage) -> DraftRefs:
+    refs = DraftRefs(storage)
+    assert refs.initialize(snapshot_of(id=SNAPSHOT))
+    return refs
 
 
 def identity(number: int) -> SnapshotId:
@@ -62,13 +62,13 @@ def save(storage: Storage, value: dict[str, Any]) -> None:
     storage.put("state.json", json.dumps(value).encode(), expect=Anything())
 
 
-def test_it_is_the_ledger_of_its_generation(storage: Storage) -> None:
-    ledger: Ledger = open_ledger(Generation.DRAFT, storage)
-    assert ledger.generation is ledger.codec.generation is Generation.DRAFT
+def test_they_are_the_refs_of_their_generation(storage: Storage) -> None:
+    refs: Refs = open_refs(Generation.DRAFT, storage)
+    assert refs.generation is refs.codec.generation is Generation.DRAFT
 
 
-def test_the_document_has_the_members_of_the_sketch(ledger: DraftLedger) -> None:
-    value = state(ledger.storage)
+def test_the_document_has_the_members_of_the_sketch(refs: DraftRefs) -> None:
+    value = state(refs.storage)
     UUID(value.pop("id"))
     assert value == {
         "generation": 1,
@@ -89,60 +89,60 @@ def test_the_document_has_the_members_of_the_sketch(ledger: DraftLedger) -> None
     }
 
 
-def test_every_change_counts_once(ledger: DraftLedger) -> None:
-    assert ledger.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT)) == Moved()
-    ledger.create_branch("b", SNAPSHOT)
-    ledger.create_tag("t", PARENT)
-    ledger.reset_branch("b", PARENT, SNAPSHOT)
-    ledger.delete_branch("b")
-    ledger.delete_tag("t")
-    assert state(ledger.storage)["generation"] == 7
-    assert ledger.commit("main", SNAPSHOT, snapshot_of(id=identity(1))) == Behind(PARENT)
-    assert ledger.create_branch("main", PARENT) is Creation.EXISTS
-    assert not ledger.delete_branch("b")
-    assert state(ledger.storage)["generation"] == 7, "what changes nothing writes nothing"
-    listed = [one["snapshot-id"] for one in state(ledger.storage)["snapshots"]]
+def test_every_change_counts_once(refs: DraftRefs) -> None:
+    assert refs.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT)) == Moved()
+    refs.create_branch("b", SNAPSHOT)
+    refs.create_tag("t", PARENT)
+    refs.reset_branch("b", PARENT, SNAPSHOT)
+    refs.delete_branch("b")
+    refs.delete_tag("t")
+    assert state(refs.storage)["generation"] == 7
+    assert refs.commit("main", SNAPSHOT, snapshot_of(id=identity(1))) == Behind(PARENT)
+    assert refs.create_branch("main", PARENT) is Creation.EXISTS
+    assert not refs.delete_branch("b")
+    assert state(refs.storage)["generation"] == 7, "what changes nothing writes nothing"
+    listed = [one["snapshot-id"] for one in state(refs.storage)["snapshots"]]
     assert listed == [TEXT, str(UUID(bytes=PARENT))]
 
 
-def test_a_commit_that_landed_is_recognised(ledger: DraftLedger) -> None:
+def test_a_commit_that_landed_is_recognised(refs: DraftRefs) -> None:
     child = snapshot_of(id=PARENT, parent=SNAPSHOT)
-    assert ledger.commit("main", SNAPSHOT, child) == Moved()
-    assert ledger.commit("main", SNAPSHOT, child) == Moved()
-    assert state(ledger.storage)["generation"] == 2
+    assert refs.commit("main", SNAPSHOT, child) == Moved()
+    assert refs.commit("main", SNAPSHOT, child) == Moved()
+    assert state(refs.storage)["generation"] == 2
 
 
-def test_branches_and_tags_share_one_list_of_names(ledger: DraftLedger) -> None:
-    assert ledger.create_tag("v1", SNAPSHOT) is Creation.CREATED
-    assert ledger.create_tag("v1", SNAPSHOT) is Creation.EXISTS
+def test_branches_and_tags_share_one_list_of_names(refs: DraftRefs) -> None:
+    assert refs.create_tag("v1", SNAPSHOT) is Creation.CREATED
+    assert refs.create_tag("v1", SNAPSHOT) is Creation.EXISTS
     with pytest.raises(AlreadyExistsError, match="share one list"):
-        ledger.create_branch("v1", SNAPSHOT)
+        refs.create_branch("v1", SNAPSHOT)
     with pytest.raises(AlreadyExistsError, match="share one list"):
-        ledger.create_tag("main", SNAPSHOT)
-    assert (ledger.tags(), ledger.branches()) == ({"v1": SNAPSHOT}, {"main": SNAPSHOT})
+        refs.create_tag("main", SNAPSHOT)
+    assert (refs.tags(), refs.branches()) == ({"v1": SNAPSHOT}, {"main": SNAPSHOT})
 
 
-def test_the_name_of_a_deleted_tag_is_never_free_again(ledger: DraftLedger) -> None:
-    ledger.create_tag("v1", SNAPSHOT)
-    assert ledger.delete_tag("v1")
-    assert not ledger.delete_tag("v1")
-    fresh = DraftLedger(ledger.storage)
+def test_the_name_of_a_deleted_tag_is_never_free_again(refs: DraftRefs) -> None:
+    refs.create_tag("v1", SNAPSHOT)
+    assert refs.delete_tag("v1")
+    assert not refs.delete_tag("v1")
+    fresh = DraftRefs(refs.storage)
     assert fresh.create_tag("v1", SNAPSHOT) is Creation.WAS_DELETED
     assert (fresh.tag("v1"), fresh.deleted_tags()) == (None, ["v1"])
 
 
-def test_a_reference_to_a_snapshot_that_is_nowhere_is_refused(ledger: DraftLedger) -> None:
+def test_a_reference_to_a_snapshot_that_is_nowhere_is_refused(refs: DraftRefs) -> None:
     with pytest.raises(NotFoundError):
-        ledger.create_branch("b", PARENT)
-    assert state(ledger.storage)["generation"] == 1
+        refs.create_branch("b", PARENT)
+    assert state(refs.storage)["generation"] == 1
 
 
 def test_of_many_racing_commits_on_one_branch_one_wins_and_other_branches_are_kept(
-    ledger: DraftLedger,
+    refs: DraftRefs,
 ) -> None:
     names = ["main", "main", "x", "y"]
     for name in ("x", "y"):
-        ledger.create_branch(name, SNAPSHOT)
+        refs.create_branch(name, SNAPSHOT)
     heads = dict.fromkeys(names, SNAPSHOT)
     for round_ in range(8):
         barrier = threading.Barrier(len(names))
@@ -156,7 +156,7 @@ def test_of_many_racing_commits_on_one_branch_one_wins_and_other_branches_are_ke
             barrier: threading.Barrier = barrier,
             outcomes: dict[int, Moved | Behind] = outcomes,
         ) -> None:
-            other = DraftLedger(ledger.storage)
+            other = DraftRefs(refs.storage)
             barrier.wait()
             outcomes[number] = other.commit(name, base, snapshot_of(id=own, parent=base))
 
@@ -172,17 +172,17 @@ def test_of_many_racing_commits_on_one_branch_one_wins_and_other_branches_are_ke
         won = [number for number in range(len(names)) if outcomes[number] == Moved()]
         assert won[1:] == [2, 3], "one on main, and both others"
         heads |= {names[number]: ids[number] for number in won}
-        assert ledger.branches() == heads
-    assert state(ledger.storage)["generation"] == 1 + 2 + 8 * 3
+        assert refs.branches() == heads
+    assert state(refs.storage)["generation"] == 1 + 2 + 8 * 3
 
 
 def test_a_change_killed_at_any_call_is_whole_or_absent() -> None:
     def prepare(storage: Storage) -> None:
-        DraftLedger(storage).initialize(snapshot_of(id=SNAPSHOT))
+        DraftRefs(storage).initialize(snapshot_of(id=SNAPSHOT))
 
     def commit(storage: Storage) -> None:
         child = snapshot_of(id=PARENT, parent=SNAPSHOT)
-        DraftLedger(storage).commit("main", SNAPSHOT, child)
+        DraftRefs(storage).commit("main", SNAPSHOT, child)
 
     seen = set()
     for point in every_crash(commit, prepare=prepare):
@@ -195,47 +195,47 @@ def test_a_change_killed_at_any_call_is_whole_or_absent() -> None:
     assert seen == {(SNAPSHOT, 1), (PARENT, 2)}
 
 
-def test_a_state_that_went_back_is_not_built_upon(ledger: DraftLedger) -> None:
-    old = state(ledger.storage)
-    ledger.create_tag("v1", SNAPSHOT)
-    save(ledger.storage, old)
+def test_a_state_that_went_back_is_not_built_upon(refs: DraftRefs) -> None:
+    old = state(refs.storage)
+    refs.create_tag("v1", SNAPSHOT)
+    save(refs.storage, old)
     with pytest.raises(StorageError, match="went back from generation 2 to 1"):
-        ledger.create_tag("v2", SNAPSHOT)
-    assert DraftLedger(ledger.storage).tags() == {}, "opened anew, the copy is what there is"
+        refs.create_tag("v2", SNAPSHOT)
+    assert DraftRefs(refs.storage).tags() == {}, "opened again, the copy is what there is"
 
 
-def test_a_state_without_references_has_its_newest_snapshot_as_main(ledger: DraftLedger) -> None:
-    ledger.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT, flushed_at=10**16))
-    value = state(ledger.storage)
+def test_a_state_without_references_has_its_newest_snapshot_as_main(refs: DraftRefs) -> None:
+    refs.commit("main", SNAPSHOT, snapshot_of(id=PARENT, parent=SNAPSHOT, flushed_at=10**16))
+    value = state(refs.storage)
     del value["refs"]
-    save(ledger.storage, value)
-    assert ledger.branches() == {"main": PARENT}
-    ledger.create_tag("v1", SNAPSHOT)
-    assert state(ledger.storage)["refs"].keys() == {"main", "v1"}
-    assert ledger.branch("main") == PARENT
+    save(refs.storage, value)
+    assert refs.branches() == {"main": PARENT}
+    refs.create_tag("v1", SNAPSHOT)
+    assert state(refs.storage)["refs"].keys() == {"main", "v1"}
+    assert refs.branch("main") == PARENT
 
 
-def test_references_may_be_a_list_and_unknown_members_are_kept(ledger: DraftLedger) -> None:
-    value = state(ledger.storage)
+def test_references_may_be_a_list_and_unknown_members_are_kept(refs: DraftRefs) -> None:
+    value = state(refs.storage)
     value["refs"] = list(value["refs"].values())
     value["comment"] = {"kept": True}
-    save(ledger.storage, value)
-    ledger.create_tag("v1", SNAPSHOT)
-    assert ledger.branches() == {"main": SNAPSHOT}
-    assert state(ledger.storage)["comment"] == {"kept": True}
+    save(refs.storage, value)
+    refs.create_tag("v1", SNAPSHOT)
+    assert refs.branches() == {"main": SNAPSHOT}
+    assert state(refs.storage)["comment"] == {"kept": True}
 
 
-def test_it_cannot_do_without_conditional_writes(ledger: DraftLedger) -> None:
+def test_it_cannot_do_without_conditional_writes(refs: DraftRefs) -> None:
     for trust in (Trust.NO_CREATE, Trust.NO_UPDATE, Trust.NOTHING):
         with pytest.raises(UnsupportedError):
-            ledger.trusting(trust)
+            refs.trusting(trust)
 
 
-def test_the_configuration_is_swapped(ledger: DraftLedger) -> None:
+def test_the_configuration_is_swapped(refs: DraftRefs) -> None:
     config = RepositoryConfig(inline_chunk_threshold_bytes=7)
-    assert ledger.save_config(config, None) is not None
-    assert ledger.save_config(config, None) is None
-    stored = ledger.config()
+    assert refs.save_config(config, None) is not None
+    assert refs.save_config(config, None) is None
+    stored = refs.config()
     assert stored is not None
     assert stored.config == config
 
@@ -301,8 +301,7 @@ def test_the_name_of_the_message_is_taken(repo: Repository) -> None:
 
 
 def test_nodes_run_out(repo: Repository) -> None:
-    from airflow_provider_icechunk.repository.changes import ChangeSet
-    from airflow_provider_icechunk.repository.node_ids import NodeIds, number_id
+    from airflow_provider_icechunk.engine.tree.changes import ChangeSet, NodeIds, number_id
 
     ids = NodeIds(Generation.DRAFT, lambda size: bytes(size))
     base = repo.readonly_session("main").tree.base

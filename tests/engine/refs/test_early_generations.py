@@ -13,20 +13,20 @@ from support.arrays import GROUP, array, contents, put
 from support.early import tell
 
 from airflow_provider_icechunk import api
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
+from airflow_provider_icechunk.engine.format.chunk_refs import Virtual
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.workers.codec import decode_fragment, encode_fragment
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
     RebaseFailedError,
 )
-from airflow_provider_icechunk.format.fragments import decode_fragment, encode_fragment
-from airflow_provider_icechunk.format.references import Virtual
-from airflow_provider_icechunk.repository.conflicts import ConflictDetector
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 EARLY = ["alpha1", "draft"]
 
@@ -38,7 +38,7 @@ def test_the_whole_story_reads_as_in_generation_1(generation: str) -> None:
 
 
 @pytest.mark.parametrize("generation", EARLY)
-def test_the_story_can_be_told_on_a_file_system_and_read_anew(
+def test_the_story_works_on_a_file_system_and_after_opening_again(
     generation: str, tmp_path: Path
 ) -> None:
     tell(api.Repository.create(LocalStorage(tmp_path, durable=False), spec_version=generation))
@@ -187,10 +187,12 @@ def test_workers_hand_back_fragments(storage: MemoryStorage) -> None:
     session = repo.writable_session("main")
     session.tree.put_document("/late", array([8], [1]))
     work = WorkUnit.from_json(session.work_unit("job").to_json())
-    worker = Repository.open(storage).readonly_session(snapshot_id=repo._engine.show(work.staged))
-    from airflow_provider_icechunk.repository.fork import ForkSession
+    worker = Repository.open(storage).readonly_session(
+        snapshot_id=repo._core.format_id(work.staged)
+    )
+    from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 
-    fork = ForkSession(worker._engine, worker.tree.base, work)
+    fork = ForkSession(worker._core, worker.tree.base, work)
     put(fork, "/late", (3,), b"from afar" * 100)
     put(fork, "/late", (4,), b"near")
     data = encode_fragment(fork.fragment("w1"))
@@ -227,7 +229,7 @@ def test_a_flushed_snapshot_can_become_a_branch(storage: MemoryStorage) -> None:
 
 
 def test_checksums_are_refused_when_they_are_given(storage: MemoryStorage) -> None:
-    from airflow_provider_icechunk.format.references import ETag
+    from airflow_provider_icechunk.engine.format.chunk_refs import ETag
 
     session = Repository.open(storage).writable_session("main")
     with pytest.raises(InvalidInputError, match="checksum"):

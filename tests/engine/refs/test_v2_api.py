@@ -10,6 +10,9 @@ import pytest
 import zarr
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.ids import NodeId
+from airflow_provider_icechunk.engine.format.model import Move, TransactionLog
+from airflow_provider_icechunk.engine.history.diff import compose_moves, merge_logs
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     ConflictError,
@@ -19,9 +22,6 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.ids import NodeId
-from airflow_provider_icechunk.format.transactions import Move, TransactionLog
-from airflow_provider_icechunk.repository.amending import compose_moves, merge_logs
 
 Kinds = icechunk.UpdateType
 FIRST = "1CECHNKREP0F1RSTCMT0"

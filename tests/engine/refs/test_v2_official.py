@@ -15,7 +15,7 @@ from support import actors
 
 import airflow_provider_icechunk.api as icechunk
 
-SCRIPT = Path(__file__).parents[1] / "support" / "official_v2.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "official_v2.py"
 METADATA = {
     "big": 2**63 + 5,
     "neg": -(2**63),

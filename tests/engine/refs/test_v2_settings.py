@@ -10,10 +10,21 @@ from support import actors
 from support.arrays import GROUP, array
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import (
+    ChunkRefs,
+    ETag,
+    LastModified,
+    Virtual,
+)
+from airflow_provider_icechunk.engine.storage.base import (
+    Anything,
+    Expectation,
+    Lost,
+    PutOutcome,
+    Storage,
+)
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import ConflictError, FormatError, Kind, UnsupportedError
-from airflow_provider_icechunk.format.references import ChunkRefs, ETag, LastModified, Virtual
-from airflow_provider_icechunk.storage.base import Anything, Expectation, Lost, PutOutcome, Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 COUNT = 1500
@@ -135,11 +146,11 @@ def test_damaged_dictionaries_raise_nothing_but_refusals() -> None:
     storage = MemoryStorage()
     repo = with_locations(storage, 1200, config())
     (file,) = repo.list_manifest_files(repo.lookup_branch("main"))
-    codec = repo._engine.ledger.codec
-    from airflow_provider_icechunk.format import envelope
-    from airflow_provider_icechunk.format.generations.base import FileType
-    from airflow_provider_icechunk.format.generations.v2.codec import seal
-    from airflow_provider_icechunk.format.ids import ManifestId, decode_base32
+    codec = repo._core.refs.codec
+    from airflow_provider_icechunk.engine.format import envelope
+    from airflow_provider_icechunk.engine.format.codec import FileType
+    from airflow_provider_icechunk.engine.format.ids import ManifestId, decode_base32
+    from airflow_provider_icechunk.engine.format.v2.codec import seal
 
     key, identity = f"manifests/{file.id}", ManifestId(decode_base32(file.id))
     data = storage.objects[key].data

@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Exactly, Put, Written
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import (
     OutcomeUnknownError,
     StorageError,
 )
-from airflow_provider_icechunk.storage.base import (
-    Absent,
-    Anything,
-    Exactly,
-    Put,
-    Written,
-)
-from airflow_provider_icechunk.storage.local import LocalStorage
 
 KEY = "refs/branch.main/ref.json"
 

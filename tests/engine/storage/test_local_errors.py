@@ -13,12 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import (
-    AccessDeniedError,
-    OutcomeUnknownError,
-    StorageError,
-)
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Bounded,
@@ -28,8 +23,13 @@ from airflow_provider_icechunk.storage.base import (
     Version,
     Written,
 )
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    OutcomeUnknownError,
+    StorageError,
+)
 
 KEY, OTHER = "refs/branch.main/ref.json", "chunks/a"
 CALLS = [

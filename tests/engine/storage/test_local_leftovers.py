@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from support.upkeep import everything, live_in
+from support.maintenance import everything, live_in
 
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
-from airflow_provider_icechunk.storage.observed import ObservedStorage
 
 KILLED = """
 import os, signal, sys
-from airflow_provider_icechunk.storage.base import Absent, Anything
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.storage.base import Absent, Anything
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

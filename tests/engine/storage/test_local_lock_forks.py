@@ -17,17 +17,17 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from airflow_provider_icechunk.engine.storage.local import locks
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER, FolderLocks
 from airflow_provider_icechunk.exceptions import AccessDeniedError
-from airflow_provider_icechunk.storage import locks
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER, FolderLocks
 
 BESIDE_WRITERS = """
 import fcntl, json, multiprocessing, os, sys, threading, time
 from contextlib import suppress
 from pathlib import Path
-from airflow_provider_icechunk.storage.base import Absent, Exactly, Written
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.base import Absent, Exactly, Written
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
 
 method, root = sys.argv[1], Path(sys.argv[2])
 storage = LocalStorage(root, durable=False)
@@ -91,7 +91,7 @@ NO_HANDLERS = "import os; os.register_at_fork = lambda **_: None"
 FORKS_AND_DIES = """
 import fcntl, os, signal, sys, time
 from pathlib import Path
-from airflow_provider_icechunk.storage import locks
+from airflow_provider_icechunk.engine.storage.local import locks
 
 def fork():
     reading, writing = os.pipe()
@@ -146,7 +146,7 @@ def test_without_a_handler_of_forks_a_child_would_keep_the_lock(tmp_path: Path) 
 
 FORKS_WHILE_MAKING = """
 import os, signal, threading
-from airflow_provider_icechunk.storage.process import PerProcess
+from airflow_provider_icechunk.engine.concurrency import PerProcess
 
 begun, over = threading.Event(), threading.Event()
 
@@ -168,7 +168,7 @@ print(os.waitstatus_to_exitcode(status))
 
 FORKS_WHILE_DECODING = """
 import os, signal, threading
-from airflow_provider_icechunk import budget
+from airflow_provider_icechunk.engine import budget
 
 begun, over = threading.Event(), threading.Event()
 
@@ -329,7 +329,7 @@ def test_a_file_system_that_locks_only_what_may_be_written_says_what_to_do(
         locked = FolderLocks(root)
         with locked.holding("key"):
             pass
-        with somebody_else(4242), pytest.raises(AccessDeniedError, match="Let everybody"):
+        with somebody_else(4242), pytest.raises(AccessDeniedError, match="Give everybody"):
             locked.holding("key").__enter__()
 
 

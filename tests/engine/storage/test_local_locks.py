@@ -14,19 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_icechunk.engine.storage.base import Absent, Exactly, Put, Written
+from airflow_provider_icechunk.engine.storage.local import locks
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER, FolderLocks
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsafeStorageError,
 )
-from airflow_provider_icechunk.storage import locks
-from airflow_provider_icechunk.storage.base import (
-    Absent,
-    Exactly,
-    Put,
-    Written,
-)
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER, FolderLocks
 
 KEY = "refs/branch.main/ref.json"
 
@@ -47,7 +42,7 @@ def test_where_the_kernel_does_not_keep_the_locks_another_process_tries_them(
 
     monkeypatch.setattr(locks, "_lockable_elsewhere", lockable)
     monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "no such table")
-    with pytest.raises(UnsafeStorageError, match="do not exclude anyone"):
+    with pytest.raises(UnsafeStorageError, match="do not work"):
         LocalStorage(tmp_path).check_conditional_writes()
     assert len(tried) == 1
 
@@ -61,8 +56,8 @@ def test_another_process_finds_a_held_lock_held(tmp_path: Path) -> None:
 
 ADDER = """
 import sys
-from airflow_provider_icechunk.storage.base import Exactly, Written
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.storage.base import Exactly, Written
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 storage = LocalStorage(sys.argv[1])
 done = 0
 while done < 10:
@@ -85,7 +80,7 @@ def test_eight_processes_lose_no_update(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from airflow_provider_icechunk.storage.locks import FolderLocks
+from airflow_provider_icechunk.engine.storage.local.locks import FolderLocks
 with FolderLocks(Path(sys.argv[1])).holding(sys.argv[2]):
     print("held", flush=True)
     time.sleep(600)
@@ -128,7 +123,7 @@ def test_only_what_can_be_replaced_is_locked_to_be_deleted(tmp_path: Path) -> No
 
 def test_a_lock_that_is_never_freed_ends_in_an_error(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    storage._locks._patience = 0.05
+    storage._locks = FolderLocks(tmp_path, patience=0.05)
     with storage._locks.holding(KEY), pytest.raises(StorageError, match="holds it hangs"):
         storage.put(KEY, b"1", expect=Absent())
 
@@ -152,7 +147,7 @@ def test_locks_that_exclude_nobody_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    with pytest.raises(UnsafeStorageError, match="do not exclude"):
+    with pytest.raises(UnsafeStorageError, match="do not work"):
         LocalStorage(tmp_path).check_conditional_writes()
     assert list(tmp_path.iterdir()) == []
 

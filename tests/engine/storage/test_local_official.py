@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_icechunk.storage.base import Absent, Exactly, Lost, Written
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.base import Absent, Exactly, Lost, Written
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 
 icechunk = pytest.importorskip("icechunk")
 REF = "refs/branch.main/ref.json"

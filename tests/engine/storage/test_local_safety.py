@@ -9,17 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conformance import HOSTILE_KEYS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import (
-    AccessDeniedError,
-    InvalidInputError,
-    Kind,
-    StorageError,
-)
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Exactly,
@@ -27,8 +20,15 @@ from airflow_provider_icechunk.storage.base import (
     Put,
     Written,
 )
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.locks import LOCK_FOLDER
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    InvalidInputError,
+    Kind,
+    StorageError,
+)
+from airflow_provider_icechunk.testing.conformance import HOSTILE_KEYS
 
 KEY = "refs/branch.main/ref.json"
 NOBODY = 65534
@@ -223,7 +223,7 @@ def test_the_first_object_of_a_long_listing_is_found_without_a_look_at_the_other
     looked_at: list[str] = []
     look = os.lstat
     monkeypatch.setattr(
-        "airflow_provider_icechunk.storage.local_scan.os.lstat",
+        "airflow_provider_icechunk.engine.storage.local.scan.os.lstat",
         lambda path: looked_at.append(str(path)) or look(path),
     )
     assert next(storage.scan("refs/branch.main/")).key == "refs/branch.main/000"

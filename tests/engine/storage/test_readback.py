@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import Kind, OutcomeUnknownError, StorageError
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Exactly,
@@ -15,51 +14,52 @@ from airflow_provider_icechunk.storage.base import (
     Version,
     Written,
 )
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.storage.readback import (
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.readback import (
     Again,
-    Answer,
     Other,
     Own,
     Seen,
+    Uncertain,
     Unchanged,
-    Unknown,
     Unreadable,
-    judge,
+    WriteAnswer,
+    decide,
     resolve_lost_put,
 )
+from airflow_provider_icechunk.exceptions import Kind, OutcomeUnknownError, StorageError
 from airflow_provider_icechunk.testing.storages import FlakyStorage
 
 V = Version("7")
 
 
 @pytest.mark.parametrize(
-    ("answer", "seen", "doubted", "verdict"),
+    ("answer", "seen", "doubted", "decision"),
     [
-        (Answer.REFUSED, Own(V), False, Written(V)),
-        (Answer.REFUSED, Own(V), True, Written(V)),
-        (Answer.NONE, Own(V), False, Written(V)),
-        (Answer.NONE, Own(V), True, Written(V)),
-        (Answer.REFUSED, Unchanged(), False, Again()),
-        (Answer.REFUSED, Unchanged(), True, Again()),
-        (Answer.NONE, Unchanged(), False, Again()),
-        (Answer.NONE, Unchanged(), True, Again()),
-        (Answer.REFUSED, Other(), False, Lost()),
-        (Answer.REFUSED, Other(), True, Unknown),
-        (Answer.NONE, Other(), False, Unknown),
-        (Answer.NONE, Other(), True, Unknown),
-        (Answer.REFUSED, Unreadable("x"), False, Unknown),
-        (Answer.REFUSED, Unreadable("x"), True, Unknown),
-        (Answer.NONE, Unreadable("x"), False, Unknown),
-        (Answer.NONE, Unreadable("x"), True, Unknown),
+        (WriteAnswer.REFUSED, Own(V), False, Written(V)),
+        (WriteAnswer.REFUSED, Own(V), True, Written(V)),
+        (WriteAnswer.NONE, Own(V), False, Written(V)),
+        (WriteAnswer.NONE, Own(V), True, Written(V)),
+        (WriteAnswer.REFUSED, Unchanged(), False, Again()),
+        (WriteAnswer.REFUSED, Unchanged(), True, Again()),
+        (WriteAnswer.NONE, Unchanged(), False, Again()),
+        (WriteAnswer.NONE, Unchanged(), True, Again()),
+        (WriteAnswer.REFUSED, Other(), False, Lost()),
+        (WriteAnswer.REFUSED, Other(), True, Uncertain),
+        (WriteAnswer.NONE, Other(), False, Uncertain),
+        (WriteAnswer.NONE, Other(), True, Uncertain),
+        (WriteAnswer.REFUSED, Unreadable("x"), False, Uncertain),
+        (WriteAnswer.REFUSED, Unreadable("x"), True, Uncertain),
+        (WriteAnswer.NONE, Unreadable("x"), False, Uncertain),
+        (WriteAnswer.NONE, Unreadable("x"), True, Uncertain),
     ],
 )
-def test_the_truth_table(answer: Answer, seen: Seen, doubted: bool, verdict: object) -> None:
-    judged = judge(answer, seen, doubted=doubted)
-    if verdict is Unknown:
-        assert isinstance(judged, Unknown)
+def test_the_truth_table(answer: WriteAnswer, seen: Seen, doubted: bool, decision: object) -> None:
+    decided = decide(answer, seen, doubted=doubted)
+    if decision is Uncertain:
+        assert isinstance(decided, Uncertain)
     else:
-        assert judged == verdict
+        assert decided == decision
 
 
 def test_ten_thousand_writes_with_lost_answers_have_no_conflict_and_no_double() -> None:

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
-from airflow_provider_icechunk.exceptions import (
-    AccessDeniedError,
-    Kind,
-    NotFoundError,
-    OutcomeUnknownError,
-    StorageError,
-    UnsafeStorageError,
-)
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.concurrency import PerProcess
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Exactly,
@@ -28,13 +22,19 @@ from airflow_provider_icechunk.storage.base import (
     Version,
     Written,
 )
-from airflow_provider_icechunk.storage.credentials import static_credentials
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.readback import WRITE_ID
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.s3 import S3Storage
-from airflow_provider_icechunk.storage.s3_errors import Trouble, classify, translate
-from airflow_provider_icechunk.storage.s3_settings import MIB, S3Settings
+from airflow_provider_icechunk.engine.storage.readback import WRITE_ID
+from airflow_provider_icechunk.engine.storage.s3.errors import Trouble, classify, translate
+from airflow_provider_icechunk.engine.storage.s3.settings import MIB, S3Settings
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import static_credentials
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    Kind,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeStorageError,
+)
 
 URL = "http://127.0.0.1:1"
 
@@ -135,8 +135,8 @@ class ScriptedClient:
 
 
 def storage_on(client: ScriptedClient, **settings: Any) -> S3Storage:
-    storage = S3Storage(S3Settings("b", "p", retry=Retry(tries=3, first_pause=0.0), **settings))
-    connection = SimpleNamespace(client=client, lane=None)
+    storage = S3Storage(S3Settings("b", "p", retry=Backoff(tries=3, first_pause=0.0), **settings))
+    connection = SimpleNamespace(client=client, objects=None)
     storage._bucket._connection = PerProcess(lambda: connection)  # type: ignore[assignment]
     return storage
 
@@ -317,7 +317,7 @@ def test_a_store_that_ignores_if_match_is_found_out() -> None:
     client = ScriptedClient(
         put_object=[DONE, REFUSED, DONE, DONE], head_object=[UNMARKED], delete_objects=[{}]
     )
-    with pytest.raises(UnsafeStorageError, match="changed in the meantime"):
+    with pytest.raises(UnsafeStorageError, match="changed meanwhile"):
         storage_on(client).check_conditional_writes()
 
 
@@ -364,12 +364,15 @@ def test_a_listing_goes_on_to_its_end() -> None:
         [page(IsTruncated=True)],
         [page("a", IsTruncated=True, NextContinuationToken="1"), page("b", IsTruncated=True)],
         [page("a", IsTruncated=True, NextContinuationToken="1")] * 2,
+        [page("a", IsTruncated=True, NextContinuationToken=token) for token in "12"],
+        [page(name, IsTruncated=True, NextContinuationToken=name) for name in "abab"],
+        [page(*(f"{number:04}" for number in range(1000)))],
     ],
 )
 def test_half_a_listing_is_an_error_and_never_taken_for_a_whole_one(
     pages: list[dict[str, Any]],
 ) -> None:
-    for look in (lambda s: list(s.scan("")), lambda s: s.list_folders("refs/")):
+    for look in (lambda s: list(s.scan("")), lambda s: s.list_folders("")):
         with pytest.raises(StorageError, match="IsTruncated without a new NextContinuationToken"):
             look(storage_on(ScriptedClient(list_objects_v2=list(pages))))
 
@@ -380,7 +383,7 @@ def test_secrets_show_up_nowhere() -> None:
     settings = S3Settings("b", credentials=made)
     storage = S3Storage(settings)
     client = ScriptedClient(get_object=[answer("SignatureDoesNotMatch", 403)])
-    connection = SimpleNamespace(client=client, lane=None)
+    connection = SimpleNamespace(client=client, objects=None)
     storage._bucket._connection = PerProcess(lambda: connection)  # type: ignore[assignment]
     with pytest.raises(AccessDeniedError) as caught:
         storage.get("a")

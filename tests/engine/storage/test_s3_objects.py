@@ -1,4 +1,4 @@
-"""The short way to objects: it asks as the client does, and leaves to it what it cannot do."""
+"""The native client asks as boto3 does, and leaves to it what it cannot do."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from traceback import format_exception
 from typing import ClassVar
 from zlib import crc32
 
 import pytest
+from botocore.exceptions import ClientError
 
-from airflow_provider_icechunk.exceptions import AccessDeniedError, StorageError
-from airflow_provider_icechunk.storage.base import Absent, Anything, Bounded, Lost, Written
-from airflow_provider_icechunk.storage.credentials import static_credentials
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.s3 import S3Storage
-from airflow_provider_icechunk.storage.s3_client import make_client
-from airflow_provider_icechunk.storage.s3_lane import ask_root, find_root
-from airflow_provider_icechunk.storage.s3_settings import Checksums, S3Settings
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Bounded, Lost, Written
+from airflow_provider_icechunk.engine.storage.clouds.answers import NativeError
+from airflow_provider_icechunk.engine.storage.s3.client import make_client
+from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of
+from airflow_provider_icechunk.engine.storage.s3.objects import ask_root, find_root
+from airflow_provider_icechunk.engine.storage.s3.settings import Checksums, S3Settings
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import (
+    AnonymousCredentials,
+    RefreshableCredentials,
+    S3Credentials,
+    StaticCredentials,
+    static_credentials,
+)
+from airflow_provider_icechunk.exceptions import (
+    AccessDeniedError,
+    Kind,
+    OutcomeUnknownError,
+    StorageError,
+)
 
 DENIED = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
 REFUSED = b"<Error><Code>PreconditionFailed</Code><Message>no</Message></Error>"
@@ -58,7 +74,11 @@ class Script(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def scripted(*replies: Reply, checksums: Checksums | None = None) -> Iterator[S3Storage]:
+def scripted(
+    *replies: Reply,
+    checksums: Checksums | None = None,
+    credentials: S3Credentials | None = None,
+) -> Iterator[S3Storage]:
     """A storage on a server that gives these replies and no others."""
     Script.replies, Script.seen, Script.callers = list(replies), [], set()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Script)
@@ -71,11 +91,11 @@ def scripted(*replies: Reply, checksums: Checksums | None = None) -> Iterator[S3
                 "a repo",
                 region="eu-central-1",
                 endpoint_url=f"http://127.0.0.1:{server.server_port}",
-                credentials=static_credentials("key", "hidden"),
+                credentials=credentials or static_credentials("key", "hidden"),
                 allow_http=True,
                 checksums=checksums,
                 read_timeout=2.0,
-                retry=Retry(tries=1),
+                retry=Backoff(tries=1),
             )
         )
     finally:
@@ -196,3 +216,112 @@ def test_the_time_and_a_single_delete_take_one_short_request_each() -> None:
         assert storage.delete(["k"]).keys == ("k",)
         assert storage._bucket._connection.get()._client is None
     assert [verb for verb, *_ in Script.seen] == ["HEAD", "DELETE"]
+
+
+def test_anonymous_requests_are_not_signed() -> None:
+    with scripted((200, {}, b"data"), credentials=AnonymousCredentials()) as storage:
+        assert storage.get("k") is not None
+    [(_, _, headers, _)] = Script.seen
+    assert "authorization" not in headers
+
+
+@pytest.mark.parametrize("data", [b"", b"data", b"x" * (3 << 20)], ids=["nothing", "few", "many"])
+def test_a_write_of_any_size_is_one_request_that_is_signed_with_its_bytes(data: bytes) -> None:
+    with scripted((200, {}, b"")) as storage:
+        storage.put("chunks/k", data, expect=Anything())
+    [(verb, _, headers, body)] = Script.seen
+    assert (verb, body) == ("PUT", data)
+    assert headers["x-amz-content-sha256"] == sha256(data).hexdigest()
+
+
+def test_the_environment_changes_neither_the_place_nor_the_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The native client has variables of its own, and would mix them with what it is given."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "somebody-elses")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    with scripted((200, {}, b"data")) as storage:
+        assert storage.get("k") is not None
+    [(_, _, headers, _)] = Script.seen
+    assert "Credential=key/" in headers["authorization"]
+    assert not {"x-amz-security-token", "x-amz-request-payer"} & headers.keys()
+
+
+def test_renewed_keys_sign_the_next_request_and_are_asked_for_once() -> None:
+    handed = iter(("first", "second", "third"))
+    soon = datetime.now(UTC) + timedelta(minutes=5)  # botocore renews keys of less than 10 minutes
+
+    def fetch() -> StaticCredentials:
+        return static_credentials(next(handed), "hidden", "token", expires_after=soon)
+
+    with scripted(
+        (200, {}, b"data"), (200, {}, b"data"), credentials=RefreshableCredentials(fetch)
+    ) as storage:
+        storage.get("k")
+        storage.get("k")
+    names = [headers["authorization"].split("Credential=")[1] for *_, headers, _ in Script.seen]
+    assert names[0].startswith("first/") or names[0].startswith("second/")
+    assert names[0].split("/")[0] != names[1].split("/")[0]
+    assert all(headers["x-amz-security-token"] == "token" for *_, headers, _ in Script.seen)
+
+
+def test_metadata_that_no_header_can_carry_is_left_to_a_client_that_says_so() -> None:
+    with scripted((404, {}, b"")) as storage, pytest.raises(StorageError):
+        storage.put("k", b"data", expect=Absent(), metadata={"note": "two\nlines"})
+    assert "PUT" not in [verb for verb, *_ in Script.seen]
+
+
+CODES = [
+    ("PreconditionFailed", 412),
+    ("ConditionalRequestConflict", 409),
+    ("OperationAborted", 409),
+    ("BucketNotEmpty", 409),
+    ("NoSuchKey", 404),
+    ("NoSuchBucket", 404),
+    ("SlowDown", 503),
+    ("TooManyRequests", 429),
+    ("ServiceUnavailable", 503),
+    ("InternalError", 500),
+    ("SomethingOfAVendor", 507),
+    ("NotImplemented", 501),
+    ("InvalidRange", 416),
+    ("AccessDenied", 401),
+]
+
+
+def test_every_answer_means_the_same_from_either_client() -> None:
+    """The table of answers judges codes; the native client's own classes are coarser."""
+    replies: list[Reply] = [
+        (status, {}, f"<?xml version='1.0'?>\n<Error><Code>{code}</Code></Error>".encode())
+        for code, status in CODES
+        for _ in range(2)
+    ]
+    with scripted(*replies) as storage:
+        connection = storage._bucket._connection.get()
+        assert connection.objects is not None
+        for code, _ in CODES:
+            request: dict[str, str] = {"IfNoneMatch": "*"}
+            with pytest.raises(NativeError) as native:
+                connection.objects.put("k", b"data", request)
+            with pytest.raises(ClientError) as other:
+                connection.client.put_object(Bucket="b", Key="k", Body=b"data", IfNoneMatch="*")
+            assert classify(native.value) is classify(other.value), code
+            assert code_of(native.value) == code_of(other.value) == code
+
+
+def test_only_a_connection_that_was_never_made_leaves_no_doubt() -> None:
+    with scripted() as storage:
+        pass
+    with pytest.raises(StorageError) as caught:
+        storage.put("k", b"data", expect=Absent())
+    assert caught.value.kind is Kind.STORAGE_UNREACHABLE
+    assert not isinstance(caught.value, OutcomeUnknownError)
+
+
+def test_neither_errors_nor_their_causes_repeat_what_a_store_says() -> None:
+    told = b"<Error><Code>InternalError</Code><Message>hidden</Message></Error>"
+    with scripted((500, {}, told)) as storage, pytest.raises(StorageError) as caught:
+        storage.get("k")
+    assert "hidden" not in "".join(format_exception(caught.value))

@@ -3,9 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conformance import StorageSuite
 
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.testing.conformance import StorageSuite
 
 
 class TestLocalStorage(StorageSuite):

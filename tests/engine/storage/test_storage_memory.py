@@ -3,10 +3,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from conformance import StorageSuite
 
-from airflow_provider_icechunk.storage.base import Absent, Anything, Put
-from airflow_provider_icechunk.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Put
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.testing.conformance import StorageSuite
 
 
 class TestMemoryStorage(StorageSuite):

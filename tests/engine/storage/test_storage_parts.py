@@ -11,19 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_icechunk.engine.concurrency import PerProcess, run_all, run_while_brief
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import (
+    Absent,
+    Anything,
+    Put,
+    Storage,
+    Written,
+    check_key,
+    check_prefix,
+)
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.location import locate
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import Secret, static_credentials
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import InvalidInputError, StorageError
-from airflow_provider_icechunk.storage.base import Absent, Anything, Put, Storage, Written
-from airflow_provider_icechunk.storage.credentials import Secret, static_credentials
-from airflow_provider_icechunk.storage.keys import check_key, check_prefix
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.locate import locate
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.storage.observed import ObservedStorage
-from airflow_provider_icechunk.storage.pool import run_all, run_while_brief
-from airflow_provider_icechunk.storage.process import PerProcess
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.s3 import S3Storage
-from airflow_provider_icechunk.storage.s3_settings import S3Settings
 from airflow_provider_icechunk.testing.storages import (
     Crash,
     CrashingStorage,
@@ -84,11 +91,22 @@ def test_work_inside_the_pool_does_not_wait_for_the_pool() -> None:
     assert run_all(outer, range(200), at_once=64)[199] == [199, 200, 201]
 
 
+def test_work_inside_the_pool_is_shared_with_free_threads() -> None:
+    meeting = threading.Barrier(4)
+
+    def outer(number: int) -> list[int]:
+        return run_all(lambda inner: meeting.wait(60), range(4), at_once=4) if not number else []
+
+    assert sorted(run_all(outer, range(2), at_once=2)[0]) == [0, 1, 2, 3]
+
+
 def test_brief_work_stays_with_the_caller_and_long_work_is_handed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("airflow_provider_icechunk.storage.pool.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(
+        "airflow_provider_icechunk.engine.concurrency.perf_counter", lambda: clock[0]
+    )
     places: list[int] = []
 
     def work(number: int) -> int:
@@ -115,17 +133,18 @@ def test_each_process_makes_its_own_value(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_pauses_grow_and_are_bounded_and_the_last_try_is_known() -> None:
     pauses: list[float] = []
-    limits: list[float] = []
-
-    def uniform(low: float, high: float) -> float:
-        limits.append(high)
-        return high
-
-    retry = Retry(tries=5, first_pause=1.0, longest_pause=3.0, sleep=pauses.append, uniform=uniform)
-    assert list(retry.attempts()) == [False, False, False, False, True]
-    assert pauses == limits == [1.0, 2.0, 3.0, 3.0]
+    world = World(sleep=pauses.append, jitter=lambda: 1.0)
+    backoff = Backoff(tries=5, first_pause=1.0, longest_pause=3.0, world=world)
+    assert list(backoff.attempts()) == [False, False, False, False, True]
+    assert pauses == [1.0, 2.0, 3.0, 3.0]
     with pytest.raises(InvalidInputError):
-        Retry(tries=0)
+        Backoff(tries=0)
+
+
+def test_processes_that_got_one_pickled_retry_do_not_draw_the_same_pauses() -> None:
+    pickled = pickle.dumps(Backoff(first_pause=1.0))
+    pauses = {pickle.loads(pickled).pause(1) for _ in range(5)}
+    assert len(pauses) == 5
 
 
 def test_a_secret_is_masked_and_neither_pickled_nor_copied_in_the_open() -> None:
@@ -134,9 +153,9 @@ def test_a_secret_is_masked_and_neither_pickled_nor_copied_in_the_open() -> None
     assert secret.reveal() == "hush"
     assert secret == Secret(secret)
     assert copy.deepcopy(secret) is copy.copy(secret) is secret
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(secret)
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(static_credentials("id", "hush"))
 
 
@@ -161,7 +180,7 @@ def test_a_memory_name_is_one_storage() -> None:
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///key", "file://host/path", "memory://"])
 def test_a_url_that_lacks_something_is_told_so(url: str) -> None:
-    with pytest.raises(InvalidInputError, match="not a whole storage URL"):
+    with pytest.raises(InvalidInputError, match="not a complete storage URL"):
         locate(url)
 
 
@@ -210,7 +229,7 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None
 
 def test_a_local_repository_imports_no_boto3(tmp_path: Path) -> None:
     script = (
-        "import sys; from airflow_provider_icechunk.storage.locate import locate; "
+        "import sys; from airflow_provider_icechunk.engine.storage.location import locate; "
         f"locate({str(tmp_path)!r}).get('a'); "
         "sys.exit(any(name in sys.modules for name in ('boto3', 'botocore', 'numpy')))"
     )
@@ -219,7 +238,7 @@ def test_a_local_repository_imports_no_boto3(tmp_path: Path) -> None:
 
 def test_an_s3_storage_imports_boto3_only_when_it_asks(tmp_path: Path) -> None:
     script = (
-        "import sys; from airflow_provider_icechunk.storage.locate import locate; "
+        "import sys; from airflow_provider_icechunk.engine.storage.location import locate; "
         "locate('s3://bucket'); sys.exit('boto3' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -8,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from conformance import StorageSuite
-from moto.server import ThreadedMotoServer
+from support import moto_server
 
-from airflow_provider_icechunk.storage.base import (
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
     Bounded,
@@ -19,31 +18,27 @@ from airflow_provider_icechunk.storage.base import (
     Put,
     Written,
 )
-from airflow_provider_icechunk.storage.credentials import (
+from airflow_provider_icechunk.engine.storage.readback import WRITE_ID
+from airflow_provider_icechunk.engine.storage.s3.settings import MIB, S3Settings
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import (
     RefreshableCredentials,
     StaticCredentials,
     static_credentials,
 )
-from airflow_provider_icechunk.storage.readback import WRITE_ID
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.storage.s3 import S3Storage
-from airflow_provider_icechunk.storage.s3_settings import MIB, S3Settings
+from airflow_provider_icechunk.testing.conformance import StorageSuite
 
 if TYPE_CHECKING:
     from support.seaweedfs import SeaweedFS
 
 _buckets = count()
-QUICK = Retry(tries=3, first_pause=0.0)
+QUICK = Backoff(tries=3, first_pause=0.0)
 
 
 @pytest.fixture(scope="module")
 def moto_url() -> Iterator[str]:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server.running() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -216,20 +211,3 @@ def test_refreshable_credentials_are_asked_for_when_needed(settings: S3Settings)
     storage.put("a", b"", expect=Anything())
     storage.get("a")
     assert asked == [1]
-
-
-def test_anonymous_requests_are_not_signed(settings: S3Settings) -> None:
-    storage = S3Storage.at(
-        settings.bucket,
-        settings.prefix,
-        endpoint_url=settings.endpoint_url,
-        anonymous=True,
-        force_path_style=True,
-        allow_http=True,
-    )
-    seen = []
-    storage._bucket.client.meta.events.register(
-        "before-send.s3", lambda request, **_: seen.append("Authorization" in request.headers)
-    )
-    storage.get("a")
-    assert seen == [False]

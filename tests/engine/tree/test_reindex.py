@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import actors
 from support.arrays import array
-from support.upkeep import GENERATIONS
+from support.maintenance import GENERATIONS
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline
+from airflow_provider_icechunk.engine.tree.reindex import reindexed, shifted
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     NotFoundError,
     ReadOnlyError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline
-from airflow_provider_icechunk.repository.reindexing import reindexed, shifted
 
 COUNTS = (4, 3)
 places = st.tuples(*(st.integers(0, count - 1) for count in COUNTS))

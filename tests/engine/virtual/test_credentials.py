@@ -3,11 +3,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.format.references import ETag, LastModified, Virtual
-from airflow_provider_icechunk.storage import credentials as internal
-from airflow_provider_icechunk.virtual import credential_functions as functions
-from airflow_provider_icechunk.virtual.credentials import (
+from airflow_provider_icechunk.engine.format.chunk_refs import ETag, LastModified, Virtual
+from airflow_provider_icechunk.engine.storage import credentials
+from airflow_provider_icechunk.engine.storage import secrets as internal
+from airflow_provider_icechunk.engine.storage.credentials import (
     AzureCredentials,
     AzureStaticCredentials,
     Credentials,
@@ -19,7 +18,8 @@ from airflow_provider_icechunk.virtual.credentials import (
     containers_credentials,
     storage_credentials,
 )
-from airflow_provider_icechunk.virtual.specs import VirtualChunkSpec, checksum_of
+from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec, checksum_of
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
 KEYS = S3StaticCredentials("AKIAHUNTER2", "hunter2", "hunter2-token", SOON)
@@ -37,7 +37,7 @@ KEYS = S3StaticCredentials("AKIAHUNTER2", "hunter2", "hunter2-token", SOON)
     ],
 )
 def test_s3_credentials_are_of_the_kind_the_arguments_name(arguments, kind):
-    assert isinstance(functions.s3_credentials(**arguments), kind)
+    assert isinstance(credentials.s3_credentials(**arguments), kind)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_s3_credentials_are_of_the_kind_the_arguments_name(arguments, kind):
 )
 def test_contradicting_arguments_are_refused(arguments):
     with pytest.raises(ValueError, match="s3_credentials"):
-        functions.s3_credentials(**arguments)
+        credentials.s3_credentials(**arguments)
 
 
 def test_the_official_library_decides_the_same():
@@ -75,7 +75,7 @@ def test_the_official_library_decides_the_same():
         except ValueError:
             theirs = None
         try:
-            ours = type(functions.s3_credentials(**arguments)).__name__
+            ours = type(credentials.s3_credentials(**arguments)).__name__
         except ValueError:
             ours = None
         assert ours == theirs, arguments
@@ -95,7 +95,7 @@ def test_storage_gets_the_same_credentials():
 
 def test_scattered_credentials_are_used_first_and_once():
     answers = iter([KEYS, S3StaticCredentials("second", "x")])
-    refreshable = functions.s3_refreshable_credentials(
+    refreshable = credentials.s3_refreshable_credentials(
         lambda: next(answers), scatter_initial_credentials=True
     )
     fetch = storage_credentials(refreshable).fetch
@@ -139,7 +139,7 @@ def test_static_credentials_give_what_they_were_made_of():
 
 
 def test_containers_get_credentials_of_their_kind():
-    gcs, azure = functions.gcs_credentials(), functions.azure_credentials()
+    gcs, azure = credentials.gcs_credentials(), credentials.azure_credentials()
     wrapped = containers_credentials(
         {
             "s3://a/": S3Credentials.Anonymous(),
@@ -159,7 +159,7 @@ def test_containers_get_credentials_of_their_kind():
 
 
 def test_gcs_and_azure_credentials_are_of_the_kind_the_arguments_name():
-    gcs, azure = functions.gcs_credentials, functions.azure_credentials
+    gcs, azure = credentials.gcs_credentials, credentials.azure_credentials
     assert isinstance(gcs(anonymous=True), GcsCredentials.Anonymous)
     assert isinstance(gcs(from_env=True), GcsCredentials.FromEnv)
     assert gcs(bearer_token="t") == GcsCredentials.Static(GcsStaticCredentials.BearerToken("t"))

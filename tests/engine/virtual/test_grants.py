@@ -4,14 +4,9 @@ from itertools import product
 
 import pytest
 
-from airflow_provider_icechunk.exceptions import (
-    IcechunkError,
-    InvalidInputError,
-    UnsupportedError,
-    VirtualAccessDeniedError,
-)
-from airflow_provider_icechunk.format.config import RepositoryConfig, S3Options
-from airflow_provider_icechunk.format.config_stores import (
+from airflow_provider_icechunk.engine.format.chunk_refs import Virtual
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig, S3Options
+from airflow_provider_icechunk.engine.format.config.stores import (
     ObjectStoreConfig,
     VirtualChunkContainer,
     gcs_store,
@@ -19,23 +14,26 @@ from airflow_provider_icechunk.format.config_stores import (
     local_filesystem_store,
     s3_store,
 )
-from airflow_provider_icechunk.format.references import Virtual
-from airflow_provider_icechunk.storage.credentials import AnonymousCredentials
-from airflow_provider_icechunk.virtual.credential_functions import (
+from airflow_provider_icechunk.engine.storage.credentials import (
+    Credentials,
+    containers_credentials,
     gcs_anonymous_credentials,
     gcs_credentials,
     gcs_from_env_credentials,
     s3_anonymous_credentials,
     s3_from_env_credentials,
     s3_static_credentials,
-)
-from airflow_provider_icechunk.virtual.credentials import (
-    Credentials,
-    containers_credentials,
     storage_credentials,
 )
-from airflow_provider_icechunk.virtual.fetch import VirtualReader
-from airflow_provider_icechunk.virtual.parts import Part
+from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials
+from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
+from airflow_provider_icechunk.engine.virtual.transports import Part
+from airflow_provider_icechunk.exceptions import (
+    IcechunkError,
+    InvalidInputError,
+    UnsupportedError,
+    VirtualAccessDeniedError,
+)
 
 KEYS = s3_static_credentials(access_key_id="AKIAMARKER", secret_access_key="hunter2")
 

@@ -17,20 +17,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from urllib3.exceptions import SSLError
 
-from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError, VirtualChunkError
-from airflow_provider_icechunk.format.config import RepositoryConfig
-from airflow_provider_icechunk.format.config_stores import (
+from airflow_provider_icechunk.engine.format.chunk_refs import Virtual
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.config.stores import (
     VirtualChunkContainer,
     http_store,
     s3_store,
 )
-from airflow_provider_icechunk.format.references import Virtual
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.virtual import guarded
-from airflow_provider_icechunk.virtual.addresses import is_private_address
-from airflow_provider_icechunk.virtual.credential_functions import s3_anonymous_credentials
-from airflow_provider_icechunk.virtual.fetch import NetworkTransport, VirtualReader
-from airflow_provider_icechunk.virtual.fetch_http import http_pool
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.credentials import s3_anonymous_credentials
+from airflow_provider_icechunk.engine.virtual import guarded
+from airflow_provider_icechunk.engine.virtual.guarded import is_private_address
+from airflow_provider_icechunk.engine.virtual.reader import NetworkTransport, VirtualReader
+from airflow_provider_icechunk.engine.virtual.transports import http_pool
+from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError, VirtualChunkError
 
 NAME = "data.example.org"
 DATA = bytes(range(200))
@@ -92,9 +92,9 @@ def test_addresses_of_the_internet_are_not_private(address: str) -> None:
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.paths.append(self.path)  # type: ignore[attr-defined]
-        if self.path.startswith("/away"):
+        if self.path.endswith("/away"):
             self.send_response(302)
-            self.send_header("Location", f"/data/{self.path[5:]}")
+            self.send_header("Location", self.path.removesuffix("/away"))
             self.end_headers()
             return
         self.send_response(206)
@@ -180,7 +180,7 @@ def reader_of(kind: str, origin: str, trusted: tuple[str, ...] = ()) -> tuple[Vi
         config,
         {prefix: None if kind == "http" else s3_anonymous_credentials()},
         trusted_endpoints=trusted,
-        transport=NetworkTransport(Retry(tries=2, first_pause=0.0)),
+        transport=NetworkTransport(Backoff(tries=2, first_pause=0.0)),
     )
     return reader, prefix + "a"
 
@@ -260,22 +260,25 @@ def test_the_connection_goes_to_the_address_that_was_judged(
 def test_each_hop_of_a_redirect_is_judged(
     web: Web, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The server keeps no connection, so the second hop asks for the address of the name again."""
     resolver.answers[NAME] = [["127.0.0.1"]]
-    origin = f"http://{NAME}:{web.port}"
-    judged: list[str] = []
+    private: list[bool] = [False, True]
+    monkeypatch.setattr(guarded, "is_private_address", lambda _: private.pop(0))
+    reader, url = reader_of("http", f"http://{NAME}:{web.port}")
+    with pytest.raises(VirtualAccessDeniedError, match="private address"):
+        reader.read(Virtual(f"{url}/away", 0, 10))
+    assert web.paths == ["/data/a/away"]
+    assert private == []
 
-    def judge(address: str) -> bool:
-        judged.append(address)
-        return len(judged) > 1
 
-    monkeypatch.setattr(guarded, "is_private_address", judge)
-    pool = http_pool(guarded=True)
-    first = pool.request("GET", f"{origin}/away/a", redirect=False)
-    assert first.status == 302
-    pool.clear()  # as when a connection is not kept
-    with pytest.raises(VirtualAccessDeniedError):
-        pool.request("GET", f"{origin}{first.headers['Location']}", redirect=False)
-    assert web.paths == ["/away/a"]
+def test_a_redirect_within_the_grant_is_followed(
+    web: Web, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver.answers[NAME] = [["127.0.0.1"]]
+    monkeypatch.setattr(guarded, "is_private_address", lambda _: False)
+    reader, url = reader_of("http", f"http://{NAME}:{web.port}")
+    assert reader.read(Virtual(f"{url}/away", 0, 10)) == DATA[:10]
+    assert web.paths == ["/data/a/away", "/data/a"]
 
 
 @pytest.mark.parametrize("kind", ["http", "s3"])

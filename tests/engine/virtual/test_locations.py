@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError
-from airflow_provider_icechunk.virtual.locations import (
+from airflow_provider_icechunk.engine.virtual.locations import (
     Location,
     is_private_host,
     parse_location,
     shown,
 )
+from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from airflow_provider_icechunk.api import (
     s3_credentials,
     s3_store,
 )
+from airflow_provider_icechunk.engine.format.chunk_refs import ETag, LastModified
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.virtual.reader import NetworkTransport, VirtualReader
+from airflow_provider_icechunk.engine.virtual.sources import ForeignFile, SourceFile, location_of
 from airflow_provider_icechunk.exceptions import (
     VirtualAccessDeniedError,
     VirtualChunkChangedError,
     VirtualChunkError,
 )
-from airflow_provider_icechunk.format.references import ETag, LastModified
-from airflow_provider_icechunk.storage.retry import Retry
-from airflow_provider_icechunk.virtual.fetch import NetworkTransport, VirtualReader
-from airflow_provider_icechunk.virtual.sources import Source, SourceFile, location_of
 
 DATA = bytes(range(251)) * 4200
 """More than three blocks."""
@@ -43,7 +43,7 @@ def reader_for(prefix: str, store: object, credentials: object = None) -> Virtua
         config,
         {prefix: credentials},  # type: ignore[dict-item]
         given=config,
-        transport=NetworkTransport(Retry(tries=2, first_pause=0.0)),
+        transport=NetworkTransport(Backoff(tries=2, first_pause=0.0)),
     )
 
 
@@ -97,7 +97,7 @@ def test_reading_here_and_there_is_like_reading_a_file(wanted: list[tuple[int, i
         def read(self, ref, start=0, stop=None):  # type: ignore[no-untyped-def]
             return DATA[start : min(stop, ref.length)]
 
-    file = SourceFile(Memory(), Source("file:///x", len(DATA), None, 1))
+    file = SourceFile(Memory(), ForeignFile("file:///x", len(DATA), None, 1))
     plain = io.BytesIO(DATA)
     for place, size in wanted:
         assert file.seek(place) == plain.seek(place)
@@ -131,7 +131,7 @@ def test_an_object_of_a_bucket_is_described() -> None:
         client.put_object(Bucket=BUCKET, Key="d/x.nc", Body=DATA[::-1])
         with pytest.raises(VirtualChunkChangedError):
             SourceFile(reader, source).read(1)
-        with pytest.raises(VirtualChunkError, match="cannot look at"):
+        with pytest.raises(VirtualChunkError, match="cannot inspect"):
             reader.describe(f"{prefix}missing.nc")
         client.close()
 
@@ -158,5 +158,5 @@ def test_a_file_on_a_web_server_is_described(web: str) -> None:
     source = reader.describe(f"{web}x.nc")
     assert (source.size, source.etag) == (len(DATA), None)
     assert isinstance(source.checksum(), LastModified)
-    with pytest.raises(VirtualChunkError, match="answers 404"):
+    with pytest.raises(VirtualChunkError, match="responds with 404"):
         reader.describe(f"{web}missing.nc")

@@ -14,14 +14,14 @@ import zarr
 from support import trees
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.workers.codec import decode_changes, encode_changes
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     FragmentError,
     InvalidInputError,
     SessionError,
 )
-from airflow_provider_icechunk.repository.change_codec import decode_changes, encode_changes
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_readers_travel(repo):
 def test_secrets_do_not_travel():
     repo_keys = {"access_key_id": "key", "secret_access_key": "hunter2"}
     storage = icechunk.s3_storage(bucket="b", prefix="p", region="us-east-1", **repo_keys)
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(storage)
     environment = icechunk.s3_storage(bucket="b", prefix="p", region="us-east-1", from_env=True)
     twin = pickle.loads(pickle.dumps(environment))
@@ -337,3 +337,19 @@ def test_forks_merge_into_each_other_before_they_are_merged_back() -> None:
     session.commit("merged")
     array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
     assert array[:].tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_forks_and_rearranging_sessions_are_sessions(repo):
+    assert isinstance(repo.writable_session("main").fork(), icechunk.Session)
+    assert isinstance(repo.rearrange_session("main"), icechunk.Session)
+
+
+def test_a_rearranging_session_travels_once_it_has_committed(repo):
+    session = repo.rearrange_session("main")
+    session.move("/g", "/h")
+    with pytest.raises(ValueError, match="a writable session does not leave its process"):
+        pickle.dumps(session)
+    session.commit("moved")
+    reader = pickle.loads(pickle.dumps(session))
+    assert (reader.read_only, reader.snapshot_id) == (True, session.snapshot_id)
+    assert "h" in zarr.open_group(reader.store, mode="r")

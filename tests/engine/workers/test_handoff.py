@@ -18,11 +18,25 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.arrays import GROUP, array, contents, put
+from support.maintenance import GENERATIONS, layout_of
 from support.model import node_ids, object_ids, plain_references, reference_items, texts
 from support.recording import RecordingStorage
-from support.upkeep import GENERATIONS, layout_of
 from support.writers import run_apart
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, RefKind
+from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.wire.zstd import compress, decompress
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.workers.codec import (
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     FragmentError,
@@ -30,14 +44,6 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     SessionError,
 )
-from airflow_provider_icechunk.format.fragments import Fragment, decode_fragment, encode_fragment
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, RefKind
-from airflow_provider_icechunk.format.wire.zstd import compress, decompress
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Repository, Session
 
 LARGE = b"more than what is stored inline" * 40
 
@@ -342,7 +348,7 @@ def write_apart(folder: Path, unit: str, worker: int, result: Path) -> None:
 
 
 def commit_apart(folder: Path, unit: str, results: list[Path]) -> None:
-    """The coordinator, started anew."""
+    """The coordinator, started again."""
     session = Repository.open(LocalStorage(folder)).resume(unit)
     found = [decode_fragment(path.read_bytes(), where=path.name) for path in results]
     session.merge_fragments(found)

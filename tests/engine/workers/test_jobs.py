@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.workers.codec import Fragment
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder, job_key
 from airflow_provider_icechunk.exceptions import FormatError, FragmentError, InvalidInputError
-from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs
-from airflow_provider_icechunk.repository.jobs import JobFolder, job_key
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 BASE = SnapshotId(b"s" * 12)
 NODE = NodeId(b"n" * 8)

@@ -8,9 +8,9 @@ import zarr
 from zarr.codecs import GzipCodec
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.zarr_store.blocks import write_block
+from airflow_provider_icechunk.engine.zarr_store.regions import slices
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.encode import write_block
-from airflow_provider_icechunk.spark.plan import slices
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -47,16 +47,16 @@ def test_blocks_are_stored_as_zarr_would(layout: str) -> None:
 @pytest.mark.parametrize(
     ("region", "dtype", "words"),
     [
-        (((0, 3), (0, 6)), "int32", "whole chunks"),
         (((0, 2), (0, 6)), "float64", "do not fit"),
-        (((6, 9), (0, 6)), "int32", "whole chunks"),
+        (((6, 9), (0, 6)), "int32", r"does not lie inside of 'a'"),
+        (((4, 3), (0, 6)), "int32", r"does not lie inside of 'a'"),
     ],
 )
 def test_what_does_not_fit_is_refused(region: Any, dtype: str, words: str) -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     root = zarr.open_group(session.store, mode="a")
     array = root.create_array("a", shape=(7, 6), chunks=(2, 2), dtype="int32")
-    values = np.ones([stop - start for start, stop in region], dtype)
+    values = np.ones([abs(stop - start) for start, stop in region], dtype)
     with pytest.raises(InvalidInputError, match=words):
         write_block(session, array, region, values)
     assert session.tree.changes.chunks == {}
@@ -67,3 +67,31 @@ def test_values_of_another_shape_are_refused() -> None:
     array = zarr.open_group(session.store, mode="a").create_array("a", shape=(4,), dtype="int32")
     with pytest.raises(InvalidInputError, match=r"have the shape \(3,\), not \(4,\)"):
         write_block(session, array, ((0, 4),), np.zeros(3, "int32"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("region", [((1, 5), (3, 4)), ((0, 7), (1, 6)), ((6, 7), (5, 6))])
+def test_a_region_that_cuts_chunks_keeps_the_cells_around_it(layout: str, region: Any) -> None:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    options = {"shape": (7, 6), "chunks": (2, 2), "dtype": "int32"} | LAYOUTS[layout]
+    root = zarr.open_group(session.store, mode="a")
+    root.create_array("a", **options)[:5] = 3
+    session.commit("before")
+    session = repository.writable_session("main")
+    array = zarr.open_array(session.store, path="a", mode="r+")
+    expected = np.asarray(array[:])
+    values = np.arange(100, 142).reshape(7, 6)[slices(region)].astype(options["dtype"])
+    expected[slices(region)] = values
+    assert write_block(session, array, region, values) == values.nbytes
+    assert np.array_equal(np.asarray(array[:]), expected, equal_nan=expected.dtype.kind == "f")
+
+
+def test_whole_chunks_are_written_without_reading_what_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Repository.create(in_memory_storage()).writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    array = root.create_array("a", shape=(7, 6), chunks=(2, 2), dtype="int32")
+    monkeypatch.setattr(zarr.Array, "__getitem__", None)
+    write_block(session, array, ((2, 7), (0, 4)), np.ones((5, 4), "int32"))

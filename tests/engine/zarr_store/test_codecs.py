@@ -31,7 +31,7 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
-from airflow_provider_icechunk.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
+from airflow_provider_icechunk.engine.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
 
 pytestmark = MARKS
 

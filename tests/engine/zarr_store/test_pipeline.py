@@ -31,10 +31,10 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.zarr_store import pipeline
+from airflow_provider_icechunk.engine.zarr_store.pipeline import IcechunkCodecPipeline
 from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError, ReadOnlyError
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.zarr_store import pipeline
-from airflow_provider_icechunk.zarr_store.pipeline import IcechunkCodecPipeline
 
 pytestmark = MARKS
 

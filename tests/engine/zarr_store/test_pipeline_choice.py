@@ -17,9 +17,12 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.storage import LocalStore, LoggingStore, MemoryStore
 
 import airflow_provider_icechunk.api as icechunk
-from airflow_provider_icechunk.zarr_store.pipeline import IcechunkCodecPipeline, use_short_ways
+from airflow_provider_icechunk.engine.zarr_store.pipeline import (
+    IcechunkCodecPipeline,
+    use_short_ways,
+)
 
-OURS = "airflow_provider_icechunk.zarr_store.pipeline.IcechunkCodecPipeline"
+OURS = "airflow_provider_icechunk.engine.zarr_store.pipeline.IcechunkCodecPipeline"
 VALUES = np.arange(16, dtype="i4").reshape(4, 4)
 
 

@@ -16,12 +16,12 @@ from zarr.core.buffer.cpu import Buffer
 from zarr.core.sync import sync
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.engine.storage.base import Anything, Storage
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.zarr_store import pipeline
 from airflow_provider_icechunk.exceptions import Kind, StorageError
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.storage.base import Anything, Storage
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
-from airflow_provider_icechunk.zarr_store import pipeline
 
 T = TypeVar("T")
 USUAL = {"_LARGE": 1 << 20, "_WINDOW": 8 << 20, "_FEW": 16}

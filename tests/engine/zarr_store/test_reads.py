@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_icechunk.zarr_store.batching import Batcher, Later
+from airflow_provider_icechunk.engine.zarr_store.reads import Batcher, Later
 
 
 def test_requests_of_one_turn_are_one_call() -> None:

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
-from airflow_provider_icechunk.spark.generators import GENERATORS, generate
-from airflow_provider_icechunk.spark.plan import (
+from airflow_provider_icechunk.engine.zarr_store.regions import (
     check_complete,
     plan_box,
     plan_parts,
     plan_regions,
     slices,
 )
+from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
+from airflow_provider_icechunk.spark.write.generated import GENERATORS, generate
 
 DIMENSIONS = st.lists(
     st.tuples(st.integers(0, 20), st.integers(1, 7)), min_size=0, max_size=3

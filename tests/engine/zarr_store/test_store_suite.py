@@ -21,11 +21,11 @@ from zarr.core.sync import _collect_aiterator, sync
 from zarr.testing.store import StoreTests
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.zarr_store.keys import ChunkKey, DocumentKey, parse
+from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.repository.chunks import Wanted
-from airflow_provider_icechunk.storage.base import Storage
-from airflow_provider_icechunk.zarr_store.keys import ChunkKey, DocumentKey, parse
-from airflow_provider_icechunk.zarr_store.store import IcechunkStore
 
 GROUP = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
 
@@ -178,7 +178,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
 
     async def test_a_chunk_of_no_bytes_is_refused(self, store: IcechunkStore) -> None:
         make_room(store, "c/0")
-        with pytest.raises(InvalidInputError, match="zero bytes"):
+        with pytest.raises(InvalidInputError, match="an empty chunk"):
             await store.set("c/0", self.buffer_cls.from_bytes(b""))
 
     async def test_set_not_open(self, store_not_open: IcechunkStore) -> None:

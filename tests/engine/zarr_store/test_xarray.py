@@ -220,3 +220,58 @@ def test_delete_dir_takes_nodes_or_chunks(repo):
     assert sorted(root["g"]) == []
     sync(session.store.delete_dir(""))
     assert sync(session.store.is_empty(""))
+
+
+def rows(first, count=1, value=1.0):
+    days = np.datetime64("2024-01-01", "ns") + np.arange(first, first + count) * np.timedelta64(
+        1, "D"
+    )
+    field = np.full((count, 3), value, "f4")
+    return xr.Dataset({"t": (("time", "x"), field)}, {"time": days, "x": [1, 2, 3]})
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_regions_of_one_chunk_that_two_tasks_write_are_both_kept(auto):
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    first = repo.writable_session("main")
+    icechunk.to_icechunk(rows(0, 4), first, encoding={"t": {"chunks": (4, 3)}})
+    first.commit("four days in one chunk")
+    sessions = [repo.writable_session("main") for _ in range(3)]
+    for day, session in enumerate(sessions):
+        region = {"time": "auto"} if auto else {"time": slice(day, day + 1)}
+        icechunk.to_icechunk(rows(day, value=10 + day).drop_vars("x"), session, region=region)
+    for session in sessions:
+        session.commit("day", rebase_with=icechunk.MergeSolver())
+    assert read(repo).t.values[:, 0].tolist() == [10, 11, 12, 1]
+
+
+def test_datasets_that_are_appended_at_once_come_one_behind_the_other():
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    first = repo.writable_session("main")
+    icechunk.to_icechunk(rows(0, 3), first, encoding={"t": {"chunks": (2, 3)}})
+    first.commit("three days")
+    days = (rows(3, 1, 5.0), rows(4, 2, 6.0), rows(3, 1, 5.0))
+    sessions = [repo.writable_session("main") for _ in days]
+    for session, dataset in zip(sessions, days, strict=True):
+        icechunk.to_icechunk(dataset, session, append_dim="time")
+    for session in sessions[1], sessions[0], sessions[2]:
+        if session.has_uncommitted_changes:
+            session.commit("days", rebase_with=icechunk.MergeSolver())
+    found = read(repo)
+    assert found.t.values[:, 1].tolist() == [1, 1, 1, 6, 6, 5]
+    assert found.time.dt.day.values.tolist() == [1, 2, 3, 5, 6, 4]
+
+
+def test_what_xarray_wrote_is_recorded():
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repo.writable_session("main")
+    icechunk.to_icechunk(rows(0, 3).t, session, group="g")
+    session.commit("three days")
+    session = repo.writable_session("main")
+    icechunk.to_icechunk(rows(3, 2), session, group="g", append_dim="time")
+    session.commit("two more")
+    second, first = list(repo.ancestry(branch="main"))[:2]
+    written = "airflow_provider_icechunk.written"
+    assert first.metadata[written]["arrays"]["/g/t"] == [[[0, 3], [0, 3]]]
+    assert second.metadata[written]["arrays"]["/g/t"] == [[[3, 5], [0, 3]]]
+    assert second.metadata[written]["appends"] == {"/g/time": [3, 5]}

@@ -6,9 +6,9 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.repository.chunks import Packing
-from airflow_provider_icechunk.repository.maintenance.compaction import CompactionRules
-from airflow_provider_icechunk.spark.compact import compact
+from airflow_provider_icechunk.engine.maintenance.compact import CompactionRules
+from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
+from airflow_provider_icechunk.spark.maintenance.compact import compact
 
 RULES = CompactionRules(small=1000, target=4000, enough=2000)
 
@@ -33,7 +33,8 @@ def test_executors_pack_small_chunks_and_a_write_meanwhile_stays(
     assert (result.chunks, result.bytes, result.files, result.skipped) == (15, 12000, 3, 0)
     assert len(list(plain.storage.scan("chunks/"))) == files + 3
     newest = next(iter(plain.ancestry(branch="main")))
-    assert (newest.message, newest.metadata) == ("packed", {"by": "test"})
+    moved = {"chunks": 15, "bytes": 12000, "files": 3, "skipped": 0}
+    assert (newest.message, newest.metadata) == ("packed", {"by": "test", "compaction": moved})
     found = zarr.open_array(plain.readonly_session("main").store, path="a", mode="r")
     assert np.array_equal(np.asarray(found[:]), values)
     assert compact(spark, plain, rules=RULES).snapshot_id is None

@@ -9,24 +9,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from support.arrays import put
-from support.upkeep import UNPACKED, chunk, live_in, write
+from support.maintenance import UNPACKED, chunk, live_in, write
 
+from airflow_provider_icechunk.engine.maintenance.collect_plan import Layer
+from airflow_provider_icechunk.engine.maintenance.findings import Code
+from airflow_provider_icechunk.engine.maintenance.listing import list_objects, to_rows
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import MaintenanceError
-from airflow_provider_icechunk.repository.maintenance.collect_plan import Layer
-from airflow_provider_icechunk.repository.maintenance.findings import Code
-from airflow_provider_icechunk.repository.maintenance.idsets import to_rows
-from airflow_provider_icechunk.repository.maintenance.listing import list_objects
-from airflow_provider_icechunk.repository.world import World
-from airflow_provider_icechunk.spark.upkeep import (
+from airflow_provider_icechunk.spark.maintenance.frames import Place, list_shards
+from airflow_provider_icechunk.spark.maintenance.maintenance import (
     SparkCollection,
     garbage_collect,
     measure,
     verify,
 )
-from airflow_provider_icechunk.spark.upkeep_frames import Place, list_shards
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository
 
 pytestmark = [
     pytest.mark.spark,
@@ -80,7 +79,7 @@ def test_sizes_and_findings_are_those_of_one_process(
     report = verify(spark, two)
     assert report == one.verify()
     assert report.ok
-    layout = one.engine.ledger.layout
+    layout = one.core.refs.layout
     chunks = sorted(item.key for item in one.storage.scan(layout.chunks))
     for repository in twins:
         repository.storage.delete(chunks[::3])
@@ -105,7 +104,7 @@ def test_one_manifest_that_cannot_be_read_stops_the_collection(
     session = repository.readonly_session("main")
     node = session.tree.array("/a")
     assert node.array is not None
-    key = repository.engine.ledger.layout.manifest(node.array.manifests[0].id)
+    key = repository.core.refs.layout.manifest(node.array.manifests[0].id)
     repository.storage.put(key, b"rot", expect=Anything())
     before = files(repository)
     with pytest.raises(MaintenanceError, match="in use but cannot be read"):
@@ -139,7 +138,7 @@ def test_what_comes_into_use_between_plan_and_deletion_stays(
 ) -> None:
     ids = live_in(LocalStorage(tmp_path / "one"), generation)
     repository = Repository.open(LocalStorage(tmp_path / "one"))
-    collection = SparkCollection(spark, repository.engine)
+    collection = SparkCollection(spark, repository.core)
     plan = collection.make_plan(datetime.now(UTC) + SOON)
     assert len(plan.layer(Layer.CHUNKS)) > 0
     if generation == "1":
@@ -165,13 +164,13 @@ class Sharded(Place):
 
 def test_shards_together_are_the_folder(tmp_path: Path) -> None:
     live_in(LocalStorage(tmp_path / "one"), "1")
-    engine = Repository.open(LocalStorage(tmp_path / "one")).engine
-    place = Sharded(engine.storage, engine.generation)
+    core = Repository.open(LocalStorage(tmp_path / "one")).core
+    place = Sharded(core.storage, core.generation)
     numbers = pa.RecordBatch.from_arrays([pa.array(range(32))], names=["id"])
     rows = pa.Table.from_batches(list_shards(place, "chunks/", None, iter([numbers])))
-    whole = list_objects(engine.storage, "chunks/")
+    whole = list_objects(core.storage, "chunks/")
     assert rows["id"].to_pylist() == [row.tobytes() for row in to_rows(whole.ids)]
     assert rows["size"].to_pylist() == whole.sizes.tolist()
     assert rows["created"].to_pylist() == whole.created.tolist()
     assert len(rows) > 10
-    assert len(Place.of(engine).shards()) == 1
+    assert len(Place.of(core).shards()) == 1

@@ -8,11 +8,11 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.spark.columns import column_for, to_arrow
-from airflow_provider_icechunk.spark.read import read, read_task
-from airflow_provider_icechunk.spark.reading import Reading, Selection, plan_reading
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.spark.read.frames import read_dataframe, read_task
+from airflow_provider_icechunk.spark.read.plan import PlannedRead, Selection, plan_reading
 
 LATITUDES = [90.0, 45.0, 0.0, -45.0, -90.0]
 
@@ -29,7 +29,7 @@ def fill(repository: Repository) -> Session:
     return repository.readonly_session("main")
 
 
-def plan(session: Session, path: str = "/", **options: Any) -> Reading:
+def plan(session: Session, path: str = "/", **options: Any) -> PlannedRead:
     selection = Selection(options.pop("isel", {}), options.pop("sel", {}))
     defaults: dict[str, Any] = {
         "layout": "long", "variables": None, "coordinates": True, "tasks": None, "cores": 1
@@ -37,7 +37,7 @@ def plan(session: Session, path: str = "/", **options: Any) -> Reading:
     return plan_reading(session, path, selection=selection, **defaults | options)
 
 
-def rows(reading: Reading) -> list[dict[str, Any]]:
+def rows(reading: PlannedRead) -> list[dict[str, Any]]:
     batches = [batch for task in reading.tasks for batch in read_task(reading, task)]
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -123,7 +123,7 @@ def test_spark_reads_the_snapshot_of_the_moment_the_read_was_planned(
     spark: SparkSession, repository: Repository
 ) -> None:
     fill(repository)
-    frame = read(spark, repository, tasks=3)
+    frame = read_dataframe(spark, repository, tasks=3)
     writing = repository.writable_session("main")
     zarr.open_array(writing.store, path="t", mode="r+")[:] = -1
     writing.commit("later")
@@ -131,5 +131,5 @@ def test_spark_reads_the_snapshot_of_the_moment_the_read_was_planned(
     values = {(row["time"], row["lat"]): row["t"] for row in frame.collect()}
     assert values[3, -90.0] == 19.0
     assert len(values) == 20
-    now = read(spark, repository, "t", branch="main", sel={"lat": (90, 90)})
+    now = read_dataframe(spark, repository, "t", branch="main", sel={"lat": (90, 90)})
     assert [row["t"] for row in now.collect()] == [-1.0] * 4

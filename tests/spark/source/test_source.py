@@ -18,14 +18,18 @@ from airflow_provider_icechunk.api import (
     local_filesystem_storage,
     local_filesystem_store,
 )
+from airflow_provider_icechunk.engine.workers.codec import encode_fragment
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     VirtualAccessDeniedError,
 )
-from airflow_provider_icechunk.format.fragments import encode_fragment
-from airflow_provider_icechunk.spark.read import read
-from airflow_provider_icechunk.spark.source import IcechunkSource, IcechunkWriter, Written
-from airflow_provider_icechunk.spark.source_options import parse_options
+from airflow_provider_icechunk.spark.read.frames import read_dataframe
+from airflow_provider_icechunk.spark.source.options import parse_options
+from airflow_provider_icechunk.spark.source.source import (
+    IcechunkSource,
+    IcechunkWriter,
+    TaskMessage,
+)
 
 SCHEMA = StructType(
     [StructField("data", BinaryType()), StructField("chunk", ArrayType(LongType()))]
@@ -55,7 +59,7 @@ def locate(place: str) -> Any:
     return parse_options({"path": place}).storage()
 
 
-def begun(place: str, **options: str) -> tuple[IcechunkWriter, list[Written]]:
+def begun(place: str, **options: str) -> tuple[IcechunkWriter, list[TaskMessage]]:
     """A writer, and the messages of two tasks that wrote a chunk each."""
     writer = IcechunkWriter.begin(parse_options({"path": place, "node": "copy", **options}), SCHEMA)
     repository = Repository.open(locate(place))
@@ -64,7 +68,7 @@ def begun(place: str, **options: str) -> tuple[IcechunkWriter, list[Written]]:
         fork = repository.fork(writer._work)
         array = zarr.open_array(fork.store, path="copy", mode="r+")
         array[:16, 16 * number : 16 * number + 16] = number + 1
-        messages.append(Written(encode_fragment(fork.fragment(f"task {number}"))))
+        messages.append(TaskMessage(encode_fragment(fork.fragment(f"task {number}"))))
     return writer, messages
 
 
@@ -183,7 +187,9 @@ def test_spark_finds_the_source_and_reads_and_writes_with_it(
     cells = spark.read.format("icechunk").options(**options).load(place)
     assert cells.dtypes == [("y", "bigint"), ("x", "bigint"), ("a", "bigint")]
     assert sorted(row["a"] for row in cells.collect()) == VALUES[30:].reshape(-1).tolist()
-    writer = read(spark, place, "a", layout="chunks").write.format("icechunk").mode("append")
+    writer = (
+        read_dataframe(spark, place, "a", layout="chunks").write.format("icechunk").mode("append")
+    )
     writer.options(node="copy", job="copy", message="copied").save(place)
     assert np.array_equal(content(place, "copy"), VALUES)
     history = list(Repository.open(locate(place)).ancestry(branch="main"))

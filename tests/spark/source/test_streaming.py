@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from support.streams import attempt, content, history, reader, rows, short
 
 from airflow_provider_icechunk.api import Repository, RepositoryConfig, local_filesystem_storage
-from airflow_provider_icechunk.spark.streaming_sink import BATCH_KEY, Batch
+from airflow_provider_icechunk.spark.source.stream_write import BATCH_KEY, MicroBatch
 
 
 @pytest.mark.parametrize("generation", ["2", "alpha", "alpha1", "draft"])
@@ -27,7 +27,7 @@ def test_every_generation_of_the_format_can_be_streamed(tmp_path: Path, generati
     for value in (1, 2):
         writer, messages = attempt(place, value=value)
         writer.commit(list(messages), 5)
-    writer, messages = attempt(place, batch=Batch("q", 6), value=3)
+    writer, messages = attempt(place, batch=MicroBatch("q", 6), value=3)
     writer.abort([messages[0], None], 6)
     assert content(place)[:3, 0].tolist() == [1, 1, 0]
     source = reader(place, since=start)

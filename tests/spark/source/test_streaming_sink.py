@@ -18,17 +18,17 @@ from support.streams import (
     repository_at,
 )
 
+from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
+from airflow_provider_icechunk.engine.workers.codec import encode_fragment
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
-from airflow_provider_icechunk.format.fragments import encode_fragment
-from airflow_provider_icechunk.repository.history import SnapshotInfo
-from airflow_provider_icechunk.spark.source import IcechunkSource
-from airflow_provider_icechunk.spark.streaming_sink import (
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
+from airflow_provider_icechunk.spark.source.stream_write import (
     ATTEMPT_KEY,
     BATCH_KEY,
     QUERY_KEY,
-    Batch,
     BatchPart,
-    Earlier,
+    EarlierBatch,
+    MicroBatch,
     find_batch,
 )
 
@@ -43,16 +43,19 @@ def entry(name: str, query: str | None = None, batch: object = None) -> Snapshot
     [
         ([], None),
         ([entry("A"), entry("B", "other", 5)], None),
-        ([entry("A"), entry("B", "q", 5)], Earlier("B", "x", True)),
+        ([entry("A"), entry("B", "q", 5)], EarlierBatch("B", "x", True)),
         ([entry("A", "q", 4), entry("B", "q", 5)], None),
-        ([entry("A", "q", 6), entry("B"), entry("C", "q", 5)], Earlier("C", "x", True)),
-        ([entry("A", "q", 7), entry("B", "q", 6), entry("C", "q", 4)], Earlier("A", "x", False)),
-        ([entry("A", "q", 6)], Earlier("A", "x", False)),
+        ([entry("A", "q", 6), entry("B"), entry("C", "q", 5)], EarlierBatch("C", "x", True)),
+        (
+            [entry("A", "q", 7), entry("B", "q", 6), entry("C", "q", 4)],
+            EarlierBatch("A", "x", False),
+        ),
+        ([entry("A", "q", 6)], EarlierBatch("A", "x", False)),
         ([entry("A", "q", "damaged")], None),
     ],
 )
 def test_a_batch_is_found_by_its_query_and_number(
-    history: list[SnapshotInfo], found: Earlier | None
+    history: list[SnapshotInfo], found: EarlierBatch | None
 ) -> None:
     assert find_batch(iter(history), BATCH) == found
 
@@ -81,7 +84,7 @@ def test_whatever_happens_in_between_no_batch_is_committed_twice(steps: list[str
         else:
             current += step == "next"
             number = max(0, current - 1 if step == "older" else current)
-            if find_batch(iter(line), Batch("q", number)) is None:
+            if find_batch(iter(line), MicroBatch("q", number)) is None:
                 line.insert(0, entry("ours", "q", number))
                 committed.append(number)
             current = max(current, 0)
@@ -112,7 +115,7 @@ def test_a_repeated_batch_is_skipped_with_a_warning_and_its_files_deleted(
     assert chunk_files(native) > files
     with caplog.at_level(logging.WARNING):
         again.commit(list(messages), 5)
-    assert f"batch 5 of query q is committed already as {first.id}" in caplog.text
+    assert f"batch 5 of query q is already committed as {first.id}" in caplog.text
     assert chunk_files(native) == files
     assert len(history(native)) == 4
     assert content(native)[:3, 0].tolist() == [1, 1, 0]
@@ -141,12 +144,12 @@ def test_two_drivers_with_one_batch_make_one_snapshot(place: str) -> None:
 
 def test_a_batch_is_found_after_its_history_was_cut(place: str) -> None:
     for number in range(3):
-        writer, messages = attempt(place, batch=Batch("q", number), value=number + 1)
+        writer, messages = attempt(place, batch=MicroBatch("q", number), value=number + 1)
         writer.commit(list(messages), number)
     repository_at(place).expire_snapshots(datetime.now(UTC))
     assert len(history(place)) == 2
     for number in (0, 2):
-        writer, messages = attempt(place, batch=Batch("q", number), value=9)
+        writer, messages = attempt(place, batch=MicroBatch("q", number), value=9)
         writer.commit(list(messages), number)
     assert len(history(place)) == 2
     assert content(place)[0, 0] == 3
@@ -172,7 +175,7 @@ def test_the_search_is_bounded_and_says_when_it_was_too_short(
     again, messages = attempt(place, value=2, look_back="2")
     with caplog.at_level(logging.WARNING):
         again.commit(list(messages), 5)
-    assert "`look_back` makes the search go further" in caplog.text
+    assert "raise `look_back` to search further" in caplog.text
 
 
 def test_an_abort_deletes_only_if_a_task_is_missing(native: str) -> None:

@@ -11,8 +11,8 @@ from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import NotFoundError
-from airflow_provider_icechunk.spark.source_options import parse_options
-from airflow_provider_icechunk.spark.streaming_source import Changes
+from airflow_provider_icechunk.spark.source.options import parse_options
+from airflow_provider_icechunk.spark.source.stream_read import Changes, check_gapless
 
 
 def change_much(place: str) -> list[str]:
@@ -114,15 +114,30 @@ def test_a_history_that_was_reset_is_refused(place: str) -> None:
         reader(place, since="V1JS0NYHT3ZFE7B2QR6G").initialOffset()
 
 
-def test_a_history_that_expired_is_refused_also_behind_the_first_snapshot(place: str) -> None:
+def test_a_stream_goes_on_over_an_expired_history_only_from_a_snapshot_that_is_left(
+    place: str,
+) -> None:
     root = history(place)[-1].id
     ids = change_much(place)
     repository_at(place).expire_snapshots(datetime.now(UTC))
     source = reader(place)
     with pytest.raises(NotFoundError, match="expired"):
         source.latestOffset({"snapshot": ids[0]}, ReadAllAvailable())
-    with pytest.raises(NotFoundError, match=f"before snapshot {ids[2]} expired"):
-        rows(source, {"snapshot": root}, {"snapshot": ids[2]})
+    # The last commit answers for all that happened since the first snapshot: nothing is left out.
+    assert short(rows(source, {"snapshot": root}, {"snapshot": ids[2]})) == [
+        ("three", "/", "created", ()),
+        ("three", "/a", "created", ()),
+        ("three", "/a", "written", (1, 2)),
+    ]
+
+
+def test_a_node_that_no_commit_created_stops_the_stream(place: str) -> None:
+    repository = repository_at(place)
+    newest, *_, first = history(place)
+    diff = repository.diff(from_snapshot_id=first.id, to_snapshot_id=newest.id)
+    check_gapless(diff, newest, before=(), after=("/", "/a"))
+    with pytest.raises(NotFoundError, match=f"before snapshot {newest.id} expired.*'/lost'"):
+        check_gapless(diff, newest, before=(), after=("/", "/a", "/lost"))
 
 
 def test_the_source_travels_without_its_repository(place: str) -> None:

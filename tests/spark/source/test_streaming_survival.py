@@ -11,7 +11,7 @@ import zarr
 from support.drivers import environment, kill_at, last_line, start
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.spark.streaming_sink import BATCH_KEY, QUERY_KEY
+from airflow_provider_icechunk.spark.source.stream_write import BATCH_KEY, QUERY_KEY
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -19,8 +19,8 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.source import IcechunkSource
-from airflow_provider_icechunk.spark.streaming_sink import IcechunkStreamWriter
+from airflow_provider_icechunk.spark.source.source import IcechunkSource
+from airflow_provider_icechunk.spark.source.stream_write import IcechunkStreamWriter
 
 folder, place, checkpoint, sign, point, batch = sys.argv[1:]
 

@@ -10,9 +10,10 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.spark.files import FileSlabs, ingest_files
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+from airflow_provider_icechunk.spark.write.files import FileSlabs, ingest_files
 
 WHOLE = np.arange(11 * 6, dtype="float32").reshape(11, 6)
 

@@ -11,12 +11,19 @@ import zarr
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.api import MergeSolver, Repository, in_memory_storage
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
-from airflow_provider_icechunk.spark.chunk_rows import ChunkRows, write_chunks
-from airflow_provider_icechunk.spark.dataframe import Axis, CellRows, chunks_of, write_dataframe
-from airflow_provider_icechunk.spark.read import read
-from airflow_provider_icechunk.zarr_store.sessions import ForkSession, Session
+from airflow_provider_icechunk.spark.read.frames import read_dataframe
+from airflow_provider_icechunk.spark.write.frames import (
+    Axis,
+    CellRows,
+    ChunkRows,
+    chunks_of,
+    write_chunks,
+    write_dataframe,
+)
 
 on_spark = [
     pytest.mark.spark,
@@ -128,6 +135,34 @@ def test_wrong_chunk_rows_are_refused(
         ChunkRows("a", False).write(fork, iter(chunk_rows(*rows)))
 
 
+def test_frames_record_the_cells_that_have_rows(fork: ForkSession) -> None:
+    CellRows(("a",), "keep").write(fork, iter(cells([(0, 1, 5), (0, 4, 6)])))
+    CellRows(("b",), "fill").write(fork, iter(cells([(2, 0, 5)])))
+    ChunkRows("b", False).write(fork, iter(chunk_rows(([0, 0], b"x" * 48))))
+    ChunkRows("b", True).write(fork, iter(chunk_rows(([2, 1], b"encoded"))))
+    written = fork.fragment("1").boxes
+    nodes = {node.path: node.id for node in fork.tree.nodes()}
+    assert written[nodes["/a"]] == (((0, 2), (1, 2)),)
+    assert set(written[nodes["/b"]]) == {((0, 4), (0, 3)), ((4, 5), (3, 4))}
+
+
+def test_two_frames_with_rows_of_one_chunk_are_both_kept() -> None:
+    repository = Repository.create(in_memory_storage())
+    session = repository.writable_session("main")
+    make(session)
+    session.commit("arrays")
+    sessions = [repository.writable_session("main") for _ in range(2)]
+    for number, session in enumerate(sessions):
+        session.work_unit(f"job {number}")
+        fork = session.fork()
+        rows = [(0, 3 * number + place, 10 * number + place) for place in range(3)]
+        CellRows(("a",), "keep").write(fork, iter(cells(rows)))
+        session.merge(fork)
+    for session in sessions:
+        session.commit("frame", rebase_with=MergeSolver())
+    assert content(repository, "a")[:2, :3].tolist() == [[0, 1, 2], [10, 11, 12]]
+
+
 class TestOnSpark:
     pytestmark = on_spark
 
@@ -167,7 +202,7 @@ class TestOnSpark:
         whole = np.arange(20).reshape(SHAPE)
         zarr.open_array(session.store, path="a", mode="r+")[:] = whole
         session.commit("one process")
-        frame = read(spark, repository, "a", layout="chunks")
+        frame = read_dataframe(spark, repository, "a", layout="chunks")
 
         def copy(writing: Session) -> None:
             root = zarr.open_group(writing.store, mode="a")

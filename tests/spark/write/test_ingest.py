@@ -23,17 +23,16 @@ from airflow_provider_icechunk.api import (
     VirtualChunkContainer,
     local_filesystem_storage,
     local_filesystem_store,
+    refer_to_files,
 )
+from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.exceptions import (
     IcechunkError,
     InvalidInputError,
     VirtualAccessDeniedError,
     VirtualChunkChangedError,
 )
-from airflow_provider_icechunk.repository.session import ChunkType
-from airflow_provider_icechunk.spark.virtual import ingest_virtual
-from airflow_provider_icechunk.spark.virtual_files import refer_to_files
-from airflow_provider_icechunk.spark.virtual_plan import Choice
+from airflow_provider_icechunk.spark.write.virtual import ingest_virtual
 
 # Zarr warns of every codec that its own specification does not have.
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr")
@@ -101,7 +100,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def refer(repository: Repository, files: list[str], **choice: Any) -> int:
     session = repository.writable_session("main")
-    count = refer_to_files(session, files, Choice(**choice))
+    count = refer_to_files(session, files, **choice)
     session.commit("files")
     return count
 
@@ -211,7 +210,7 @@ def test_files_are_appended_and_what_does_not_grow_stays_that_of_the_first(
 def test_files_replace_others_at_their_place(repository: Repository, files: list[str]) -> None:
     refer(repository, files)
     session = repository.writable_session("main")
-    refer_to_files(session, [files[2]], Choice(), start=4)
+    refer_to_files(session, [files[2]], start=4)
     session.commit("again")
     assert np.array_equal(values(read(repository), "t2m")[4:8], WHOLE[8:12])
 
@@ -327,7 +326,7 @@ def test_nothing_is_read_that_no_container_covers(
     with pytest.raises(VirtualAccessDeniedError, match="no virtual chunk container"):
         refer(repository, [outside])
     closed = Repository.open(local_filesystem_storage(str(tmp_path / "repository")))
-    with pytest.raises(VirtualAccessDeniedError, match="not authorised"):
+    with pytest.raises(VirtualAccessDeniedError, match="not authorized"):
         refer(closed, files)
 
 

@@ -17,7 +17,7 @@ DRIVER = """
 import json, resource, sys
 import numpy as np, zarr
 from pyspark.sql import SparkSession
-from airflow_provider_icechunk.spark.write_job import SparkWriteJob
+from airflow_provider_icechunk.spark.write.job import SparkWriteJob
 
 (place,) = sys.argv[1:]
 

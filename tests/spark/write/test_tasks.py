@@ -1,22 +1,20 @@
 """What runs on an executor, without Spark: on S3, with credentials of the environment alone."""
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 
-import boto3
 import numpy as np
 import pyarrow as pa
 import pytest
 import zarr
-from moto.server import ThreadedMotoServer
 from pyspark.serializers import CloudPickleSerializer
+from support import moto_server
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.format.fragments import decode_fragment
-from airflow_provider_icechunk.spark.run_tasks import run_tasks
-from airflow_provider_icechunk.spark.specification import SessionDescription
-from airflow_provider_icechunk.spark.tasks import GeneratedRegion, GeneratedWriter
+from airflow_provider_icechunk.engine.pipelines.description import SessionDescription
+from airflow_provider_icechunk.engine.workers.codec import decode_fragment
+from airflow_provider_icechunk.spark.write.generated import GeneratedRegion, GeneratedWriter
+from airflow_provider_icechunk.spark.write.job import run_tasks
 
 KEY, SECRET = "marker-key-61", "marker-secret-62"
 
@@ -25,16 +23,8 @@ KEY, SECRET = "marker-key-61", "marker-secret-62"
 def moto_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
-    client.create_bucket(Bucket="bucket")
-    client.close()
-    yield url
-    server.stop()
+    with moto_server.running("bucket") as url:
+        yield url
 
 
 def description(url: str) -> tuple[Repository, SessionDescription]:

@@ -16,12 +16,11 @@ from airflow_provider_icechunk.api import (
     local_filesystem_storage,
     local_filesystem_store,
 )
+from airflow_provider_icechunk.engine.workers.codec import Fragment
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FragmentError
-from airflow_provider_icechunk.format.fragments import Fragment
-from airflow_provider_icechunk.repository.handoff import WorkUnit
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.job import run
-from airflow_provider_icechunk.spark.specification import JobSpecification
+from airflow_provider_icechunk.spark.submit import JobSpecification, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr")
 

@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
-from airflow_provider_icechunk.repository.jobs import JobFolder
-from airflow_provider_icechunk.spark.regions import RegionWriter, write_regions
-from airflow_provider_icechunk.spark.write_job import SparkWriteJob
-from airflow_provider_icechunk.zarr_store.sessions import Session
+from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, TaskError
+from airflow_provider_icechunk.spark.write.job import SparkWriteJob
+from airflow_provider_icechunk.spark.write.regions import RegionWriter, write_regions
 
 pytestmark = [
     pytest.mark.spark,
@@ -101,8 +101,10 @@ def test_an_attempt_after_a_failure_skips_the_regions_that_are_done(
             raise RuntimeError("always")
         return numbers(part)
 
-    with pytest.raises(PySparkException, match="always"):
+    words = r"^task 4 of 4, \[9:10, 0:7\] of 'a': the function raised RuntimeError: always$"
+    with pytest.raises(TaskError, match=words) as caught:
         write_regions(spark, repository, "a", broken, job="one", prepare=make, tasks=4)
+    assert isinstance(caught.value.__cause__, PySparkException)
     assert snapshots(repository) == 1
 
     def counted(part: tuple[slice, ...]) -> Any:
@@ -157,8 +159,8 @@ def test_an_append_resizes_and_fills_in_one_commit(
     result = write_regions(
         spark, repository, "a", numbers, job="two", prepare=longer, region={0: (10, 13)}
     )
-    # The last chunk was cut by the old edge: it is written again as a whole.
-    assert result.size == (13 - 9) * 7 * 8
+    # The last chunk was cut by the old edge: what it held is read, and not asked for again.
+    assert result.size == (13 - 10) * 7 * 8
     assert np.array_equal(read(repository), np.arange(91).reshape(13, 7))
     assert snapshots(repository) == 3
 
@@ -199,3 +201,42 @@ def test_earlier_work_is_not_used_if_the_metadata_comes_out_different(
         spark, repository, job="one", prepare=lambda session: make(session, fill_value=7)
     )
     assert other.work.staged != first.work.staged
+
+
+def test_names_that_nothing_can_be_kept_under_are_refused_on_the_driver(
+    spark: SparkSession, repository: Repository
+) -> None:
+    job = SparkWriteJob.open(spark, repository, job="one", prepare=make)
+    for names in (["a", "a b"], ["../x"], ["x" * 101], ["a", "a"]):
+        with pytest.raises(InvalidInputError, match=r"cannot name a task|the same name"):
+            job.run(names, lambda *_: 0)
+
+
+def test_several_writes_of_one_job_are_one_commit_also_if_arrays_are_made_in_between(
+    spark: SparkSession, repository: Repository
+) -> None:
+    session = repository.writable_session("main")
+    make(session)
+    job = SparkWriteJob.adopt(spark, repository, session.work_unit("theirs"))
+    first = RegionWriter("a", (((0, 6), (0, 7)),), numbers)
+    job.run(first.names, first)
+    for name in ("b", "c"):
+        job.stage(
+            lambda session, name=name: zarr.create_array(  # type: ignore[misc]
+                session.store, name=name, shape=SHAPE, chunks=CHUNKS, dtype="int64"
+            )
+        )
+    for writer in (
+        RegionWriter("a", (((6, 10), (0, 7)),), numbers),
+        RegionWriter("c", (((0, 6), (0, 7)), ((6, 10), (0, 7))), numbers),
+    ):
+        job.run(writer.names, writer)
+    with pytest.raises(InvalidInputError, match="the same name"):
+        job.run(first.names, first)
+    _, result = job.leave("spark")
+    assert (result.tasks, result.chunks) == (4, 16)
+    session.merge_fragments(JobFolder(repository.storage, "theirs").fragments())
+    session.commit("all of it")
+    assert np.array_equal(read(repository), whole())
+    assert np.array_equal(read(repository, "c"), whole())
+    assert not read(repository, "b").any()

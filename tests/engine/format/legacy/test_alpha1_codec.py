@@ -25,23 +25,7 @@ from support.early import (
 )
 from support.model import plain_manifest
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    UnsupportedError,
-)
-from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
-from airflow_provider_icechunk.format.generations.alpha1.layout import (
-    Alpha1Layout,
-    Spelling,
-    decode_ref,
-    encode_ref,
-    parse_state_file,
-)
-from airflow_provider_icechunk.format.generations.alpha1.snapshots import HISTORY
-from airflow_provider_icechunk.format.generations.base import Codec, Layout, Limits, Selective
-from airflow_provider_icechunk.format.ids import ChunkId, ManifestId, SnapshotId, encode_base32
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -49,12 +33,38 @@ from airflow_provider_icechunk.format.references import (
     Native,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import Manifest, ManifestRef, Node, Snapshot
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.engine.format.codec import Codec, Layout, Limits, Selective
+from airflow_provider_icechunk.engine.format.ids import (
+    ChunkId,
+    ManifestId,
+    SnapshotId,
+    encode_base32,
+)
+from airflow_provider_icechunk.engine.format.legacy.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.engine.format.legacy.alpha1.layout import (
+    Alpha1Layout,
+    Spelling,
+    decode_ref,
+    encode_ref,
+    parse_state_file,
+)
+from airflow_provider_icechunk.engine.format.legacy.alpha1.snapshots import HISTORY
+from airflow_provider_icechunk.engine.format.model import (
+    Manifest,
+    ManifestRef,
+    Node,
+    Snapshot,
+    TransactionLog,
+)
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+    UnsupportedError,
+)
 
 WHERE = "s/some.json"
 CODEC = Alpha1Codec()
-MANIFEST_TOP = {"top": 2**32 - 1, "nodes": 2**32 - 1, "sizes": 2**62}
+MANIFEST_TOP = {"top": 2**32 - 1, "nodes": 2**32 - 1, "sizes": 2**62 - 1}
 
 
 def encode(snapshot: Snapshot) -> dict[str, Any]:
@@ -233,7 +243,7 @@ def test_every_data_type_of_the_schema_keeps_its_fill_value(
         ({"data_type": "string", "fill_value": ""}, "no data type"),
         ({"data_type": "variable_length_bytes", "fill_value": ""}, "no data type"),
         ({"data_type": {"name": "numpy.datetime64"}, "fill_value": 0}, "no data type"),
-        ({"attributes": {"x": float("nan")}}, "JSON has no form"),
+        ({"attributes": {"x": float("nan")}}, "JSON cannot express"),
         ({"fill_value": 10**400, "data_type": "int8"}, "does not fit"),
     ],
 )

@@ -11,13 +11,13 @@ from support import september
 from support.early import MANIFEST, PARENT, SNAPSHOT, number
 from support.september import CHUNK, ROOT, ZARR, entry, manifest, snapshot
 
+from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Native, Virtual
+from airflow_provider_icechunk.engine.format.ids import encode_base32
+from airflow_provider_icechunk.engine.format.legacy.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
-from airflow_provider_icechunk.format.ids import encode_base32
-from airflow_provider_icechunk.format.references import Inline, Native, Virtual
-from airflow_provider_icechunk.repository.chunks import Wanted
-from airflow_provider_icechunk.repository.repository import Repository
-from airflow_provider_icechunk.storage.memory import MemoryStorage
 
 CODEC = Alpha1Codec()
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, snapshot_of, unsealed
 from support.model import plain_manifest
 
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, Native, Virtual
+from airflow_provider_icechunk.engine.format.ids import ChunkId
+from airflow_provider_icechunk.engine.format.legacy.alpha1.codec import Alpha1Codec
+from airflow_provider_icechunk.engine.format.legacy.alpha1.layout import decode_ref, encode_ref
+from airflow_provider_icechunk.engine.format.model import Manifest
 from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.generations.alpha1.codec import Alpha1Codec
-from airflow_provider_icechunk.format.generations.alpha1.layout import decode_ref, encode_ref
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Virtual
-from airflow_provider_icechunk.format.snapshot import Manifest
 
 CODEC = Alpha1Codec()
 GOOD = CODEC.encode_snapshot(

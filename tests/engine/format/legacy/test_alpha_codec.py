@@ -24,19 +24,8 @@ from support.alpha import (
     snapshot_of,
 )
 
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-)
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.alpha.scalars import decode_time, encode_time
-from airflow_provider_icechunk.format.generations.base import FileType
-from airflow_provider_icechunk.format.ids import (
-    ManifestId,
-    NodeId,
-    encode_base32,
-)
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -45,12 +34,19 @@ from airflow_provider_icechunk.format.references import (
     RefKind,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import (
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, encode_base32
+from airflow_provider_icechunk.engine.format.legacy.alpha.scalars import decode_time, encode_time
+from airflow_provider_icechunk.engine.format.model import (
     Manifest,
     ManifestRef,
     Snapshot,
+    TransactionLog,
 )
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.exceptions import (
+    FormatError,
+    InvalidInputError,
+)
 
 identities = st.binary(min_size=12, max_size=12)
 node_ids = st.binary(min_size=8, max_size=8).map(NodeId)

@@ -17,18 +17,8 @@ import pytest
 import zstandard
 from support import fixtures
 
-from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
-from airflow_provider_icechunk.format.generations.base import FileType, Generation
-from airflow_provider_icechunk.format.ids import (
-    ManifestId,
-    NodeId,
-    SnapshotId,
-    decode_base32,
-    encode_base32,
-)
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     Inline,
     LastModified,
@@ -38,12 +28,23 @@ from airflow_provider_icechunk.format.references import (
     Virtual,
     concatenate,
 )
-from airflow_provider_icechunk.format.snapshot import Node, Snapshot, in_order
-from airflow_provider_icechunk.repository.detection import detect_generation
-from airflow_provider_icechunk.repository.ledgers.alpha import AlphaLedger
-from airflow_provider_icechunk.repository.ledgers.base import Moved
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.local import LocalStorage
+from airflow_provider_icechunk.engine.format.codec import FileType
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import (
+    ManifestId,
+    NodeId,
+    SnapshotId,
+    decode_base32,
+    encode_base32,
+)
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.model import Node, Snapshot, in_order
+from airflow_provider_icechunk.engine.opening import detect_generation
+from airflow_provider_icechunk.engine.refs.base import Moved
+from airflow_provider_icechunk.engine.refs.legacy.alpha import AlphaRefs
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 
 pytestmark = fixtures.needs_fixtures
 
@@ -53,17 +54,17 @@ KINDS = {"native": RefKind.NATIVE, "inline": RefKind.INLINE, "virtual": RefKind.
 
 @dataclass(frozen=True)
 class Opened:
-    ledger: AlphaLedger
+    refs: AlphaRefs
     expected: dict[str, Any]
 
     def snapshot(self, identity: SnapshotId) -> Snapshot:
         for name in (identity, None):
-            found = name or self.ledger.relocate(identity)
+            found = name or self.refs.relocate(identity)
             assert found is not None, f"{encode_base32(identity)} is nowhere"
-            key = self.ledger.layout.snapshot(found)
-            fetched = self.ledger.storage.get(key)
+            key = self.refs.layout.snapshot(found)
+            fetched = self.refs.storage.get(key)
             if fetched is not None:
-                return self.ledger.codec.decode_snapshot(fetched.data, found, where=key)
+                return self.refs.codec.decode_snapshot(fetched.data, found, where=key)
         raise AssertionError
 
     def ancestry(self, identity: SnapshotId) -> Iterator[tuple[str, str]]:
@@ -72,17 +73,17 @@ class Opened:
         while current is not None:
             snapshot = self.snapshot(current)
             yield encode_base32(current), snapshot.message
-            current = self.ledger.parent(snapshot)
+            current = self.refs.parent(snapshot)
 
-    def refs(self, node: Node) -> ChunkRefs:
+    def chunk_refs(self, node: Node) -> ChunkRefs:
         assert node.array is not None
         ndim = len(node.array.shape)
         parts = [ChunkRefs.empty(ndim)]
         for ref in node.array.manifests:
-            key = self.ledger.layout.manifest(ref.id)
-            fetched = self.ledger.storage.get(key)
+            key = self.refs.layout.manifest(ref.id)
+            fetched = self.refs.storage.get(key)
             assert fetched is not None
-            manifest = self.ledger.codec.decode_manifest(fetched.data, ref.id, where=key)
+            manifest = self.refs.codec.decode_manifest(fetched.data, ref.id, where=key)
             parts.append(manifest.of(node.id, ndim))
         return ChunkRefs.of(concatenate(parts))
 
@@ -91,7 +92,7 @@ class Opened:
             case Inline(data):
                 return data
             case Native(identity, offset, length):
-                fetched = self.ledger.storage.get(self.ledger.layout.chunk(identity))
+                fetched = self.refs.storage.get(self.refs.layout.chunk(identity))
                 assert fetched is not None
                 assert offset + length == len(fetched.data)
                 return fetched.data
@@ -108,7 +109,7 @@ class Opened:
         array = np.full(document["shape"], np.nan if fill == "NaN" else fill, dtype)
         chunks = document["chunk_grid"]["configuration"]["chunk_shape"]
         codecs = [codec["name"] for codec in document["codecs"]]
-        refs = self.refs(node)
+        refs = self.chunk_refs(node)
         for row in range(len(refs)):
             data = self.chunk(refs[row])
             if "zstd" in codecs:
@@ -122,7 +123,7 @@ class Opened:
 @pytest.fixture(params=NAMES)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     root, expected = fixtures.unpack(request.param, tmp_path)
-    return Opened(AlphaLedger(LocalStorage(root, durable=False)), expected)
+    return Opened(AlphaRefs(LocalStorage(root, durable=False)), expected)
 
 
 def texts(found: dict[str, SnapshotId]) -> dict[str, str]:
@@ -130,21 +131,21 @@ def texts(found: dict[str, SnapshotId]) -> dict[str, str]:
 
 
 def test_it_is_detected(opened: Opened) -> None:
-    assert detect_generation(opened.ledger.storage) is Generation.ALPHA
+    assert detect_generation(opened.refs.storage) is Generation.ALPHA
 
 
 def test_branches_and_tags_are_those_expected(opened: Opened) -> None:
-    ledger, expected = opened.ledger, opened.expected
-    assert texts(ledger.branches()) == expected["branches"]
-    assert texts(ledger.tags()) == expected["tags"]
-    assert ledger.deleted_tags() == expected["deleted_tags"]
+    refs, expected = opened.refs, opened.expected
+    assert texts(refs.branches()) == expected["branches"]
+    assert texts(refs.tags()) == expected["tags"]
+    assert refs.deleted_tags() == expected["deleted_tags"]
     for name in expected["deleted_tags"]:
-        assert ledger.tag(name) is None
+        assert refs.tag(name) is None
 
 
 def test_the_history_of_every_reference_is_that_expected(opened: Opened) -> None:
-    heads = {f"branch:{name}": at for name, at in opened.ledger.branches().items()}
-    heads |= {f"tag:{name}": at for name, at in opened.ledger.tags().items()}
+    heads = {f"branch:{name}": at for name, at in opened.refs.branches().items()}
+    heads |= {f"tag:{name}": at for name, at in opened.refs.tags().items()}
     assert heads.keys() == opened.expected["ancestry"].keys()
     for ref, identity in heads.items():
         expected = [(entry["id"], entry["message"]) for entry in opened.expected["ancestry"][ref]]
@@ -181,7 +182,7 @@ def check_array(opened: Opened, node: Node, expected: dict[str, Any]) -> None:
     assert node.array is not None
     assert [side.length for side in node.array.shape] == expected["shape"]
     assert node.id == node_id(expected["node_id"])
-    refs = opened.refs(node)
+    refs = opened.chunk_refs(node)
     counts = {name: int((refs.kind == kind).sum()) for name, kind in KINDS.items()}
     assert counts == expected["chunk_refs"]
     for row in np.flatnonzero(refs.kind == RefKind.VIRTUAL):
@@ -207,7 +208,7 @@ def node_id(expected: int | str) -> NodeId:
 
 
 def test_every_file_can_be_decoded_and_is_counted(opened: Opened) -> None:
-    storage, codec, layout = opened.ledger.storage, opened.ledger.codec, opened.ledger.layout
+    storage, codec, layout = opened.refs.storage, opened.refs.codec, opened.refs.layout
     readers = {
         "snapshots": (layout.snapshots, codec.decode_snapshot),
         "manifests": (layout.manifests, codec.decode_manifest),
@@ -223,16 +224,16 @@ def test_every_file_can_be_decoded_and_is_counted(opened: Opened) -> None:
 
 
 def test_logs_say_what_a_commit_wrote(opened: Opened) -> None:
-    history = list(opened.ancestry(opened.ledger.branches()["main"]))
+    history = list(opened.ancestry(opened.refs.branches()["main"]))
     identity = next(
         SnapshotId(decode_base32(i)) for i, message in history if message == "fill data"
     )
-    key = opened.ledger.layout.transaction(identity)
-    fetched = opened.ledger.storage.get(key)
+    key = opened.refs.layout.transaction(identity)
+    fetched = opened.refs.storage.get(key)
     if fetched is None:
         assert opened.expected["counts"]["transaction_logs"] == 0
         return
-    log = opened.ledger.codec.decode_log(fetched.data, identity, where=key)
+    log = opened.refs.codec.decode_log(fetched.data, identity, where=key)
     nodes = opened.snapshot(identity).nodes
     big, small = nodes["/group1/big_chunks"].id, nodes["/group1/small_chunks"].id
     assert {node: rows.tolist() for node, rows in log.updated_chunks.items()} == {
@@ -243,8 +244,8 @@ def test_logs_say_what_a_commit_wrote(opened: Opened) -> None:
 
 
 def test_a_commit_on_top_keeps_everything_below(opened: Opened) -> None:
-    ledger = opened.ledger
-    base = opened.snapshot(ledger.branches()["main"])
+    refs = opened.refs
+    base = opened.snapshot(refs.branches()["main"])
     document = b'{"zarr_format": 3, "node_type": "group", "attributes": {"new": true}}'
     node = Node(NodeId(b"new-node"), "/new", document)
     child = replace(
@@ -254,12 +255,12 @@ def test_a_commit_on_top_keeps_everything_below(opened: Opened) -> None:
         message="on top",
         nodes=in_order([*base.nodes.values(), node]),
     )
-    data = ledger.codec.encode_snapshot(child, level=1)
-    ledger.storage.put(ledger.layout.snapshot(child.id), data, expect=Anything())
-    assert ledger.commit("main", base.id, child) == Moved()
+    data = refs.codec.encode_snapshot(child, level=1)
+    refs.storage.put(refs.layout.snapshot(child.id), data, expect=Anything())
+    assert refs.commit("main", base.id, child) == Moved()
 
-    reopened = Opened(AlphaLedger(ledger.storage), opened.expected)
-    head = reopened.ledger.branch("main")
+    reopened = Opened(AlphaRefs(refs.storage), opened.expected)
+    head = reopened.refs.branch("main")
     assert head == child.id
     below = [
         (entry["id"], entry["message"]) for entry in opened.expected["ancestry"]["branch:main"]
@@ -271,8 +272,8 @@ def test_a_commit_on_top_keeps_everything_below(opened: Opened) -> None:
 
 
 def test_a_stored_configuration_of_any_age_is_read(opened: Opened) -> None:
-    stored = opened.ledger.config()
-    has_file = opened.ledger.storage.head("config.yaml") is not None
+    stored = opened.refs.config()
+    has_file = opened.refs.storage.head("config.yaml") is not None
     assert (stored is not None) is has_file
     if stored is not None:
         assert stored.config.inline_chunk_threshold_bytes == 12

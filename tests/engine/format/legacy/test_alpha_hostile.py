@@ -19,12 +19,8 @@ from support.alpha import (
     snapshot_of,
 )
 
-from airflow_provider_icechunk.exceptions import FormatError, Kind, UnsupportedError
-from airflow_provider_icechunk.format import envelope
-from airflow_provider_icechunk.format.generations.alpha.codec import AlphaCodec
-from airflow_provider_icechunk.format.generations.base import FileType, Limits
-from airflow_provider_icechunk.format.ids import NodeId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format import envelope
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -32,8 +28,11 @@ from airflow_provider_icechunk.format.references import (
     Native,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.engine.format.codec import FileType, Limits
+from airflow_provider_icechunk.engine.format.ids import NodeId
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.model import Manifest, TransactionLog
+from airflow_provider_icechunk.exceptions import FormatError, Kind, UnsupportedError
 
 
 def unwrapped(data: bytes, file_type: FileType) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_icechunk.engine.format.wire import messagepack as wire
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
-from airflow_provider_icechunk.format.wire import messagepack as wire
 
 WHERE = "snapshots/X"
 

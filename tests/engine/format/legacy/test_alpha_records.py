@@ -8,8 +8,8 @@ import msgpack
 import pytest
 from support.alpha import CODEC, MANIFEST, SNAPSHOT, WHERE
 
+from airflow_provider_icechunk.engine.format.ids import encode_base32
 from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.ids import encode_base32
 
 TIME = "2024-10-13T18:53:45.425022391Z"
 OWN = (encode_base32(SNAPSHOT), TIME, "a message")

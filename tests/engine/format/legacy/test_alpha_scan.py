@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.exceptions import FormatError
-from airflow_provider_icechunk.format.generations.alpha import manifests, scan
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Index,
@@ -25,7 +22,11 @@ from airflow_provider_icechunk.format.references import (
     RefKind,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import Manifest
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId
+from airflow_provider_icechunk.engine.format.legacy.alpha import manifests, scan
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import AlphaCodec
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.exceptions import FormatError
 
 MANIFEST = ManifestId(b"manifest-id!")
 NODE = NodeId(b"node-id8")
@@ -164,3 +165,20 @@ def test_on_damaged_bytes_both_readers_agree(seed: int) -> None:
     assert found[1].keys() == general.arrays.keys()
     for node, (refs,) in found[1].items():
         assert items(refs) == items(general.of(node, refs.ndim))
+
+
+def test_a_million_compressible_references_are_not_taken_for_a_bomb() -> None:
+    """Value by value they take more memory than a file of their stored size may."""
+    count = 1_000_000
+    rows = np.arange(count, dtype=np.uint32)[:, None]
+    location = b"s3://bucket/prefix/file.nc"
+    refs = replace(
+        ChunkRefs.blank(rows, kind=RefKind.VIRTUAL),
+        length=np.full(count, 1000, np.uint64),
+        span=np.tile(np.array([0, len(location)], np.uint64), (count, 1)),
+        heap=location,
+    )
+    codec = AlphaCodec()
+    data = codec.encode_manifest(Manifest(MANIFEST, {NODE: (refs,)}), level=3)
+    assert len(data) < 10_000_000
+    assert len(codec.decode_manifest(data, MANIFEST, where="x").of(NODE, 1)) == count

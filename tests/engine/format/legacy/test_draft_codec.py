@@ -28,14 +28,7 @@ from support.early import (
 )
 from support.model import plain_manifest
 
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
-from airflow_provider_icechunk.format.generations.base import Codec, Layout, Selective
-from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.draft.layout import DraftLayout
-from airflow_provider_icechunk.format.generations.draft.state import MESSAGE, Entry, entry_of
-from airflow_provider_icechunk.format.generations.draft.tables import INVENTORY, STRUCTURE
-from airflow_provider_icechunk.format.ids import ChunkId, SnapshotId
-from airflow_provider_icechunk.format.references import (
+from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     ETag,
     Inline,
@@ -43,8 +36,14 @@ from airflow_provider_icechunk.format.references import (
     Native,
     Virtual,
 )
-from airflow_provider_icechunk.format.snapshot import Manifest, Snapshot
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.engine.format.codec import Codec, Layout, Selective
+from airflow_provider_icechunk.engine.format.ids import ChunkId, SnapshotId
+from airflow_provider_icechunk.engine.format.legacy.draft.codec import DraftCodec
+from airflow_provider_icechunk.engine.format.legacy.draft.layout import DraftLayout
+from airflow_provider_icechunk.engine.format.legacy.draft.state import MESSAGE, StateEntry, entry_of
+from airflow_provider_icechunk.engine.format.legacy.draft.tables import INVENTORY, STRUCTURE
+from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot, TransactionLog
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 
 CODEC = DraftCodec()
 WHERE = "s/some.parquet"
@@ -202,10 +201,10 @@ def test_a_file_of_other_software_needs_the_state() -> None:
     data = parquet({name: stored.column(name) for name in stored.column_names}, STRUCTURE)
     with pytest.raises(FormatError, match="neither"):
         CODEC.decode_snapshot(data, SNAPSHOT, where=WHERE)
-    entry = Entry(SNAPSHOT, None, 5, "any.parquet", {})
+    entry = StateEntry(SNAPSHOT, None, 5, "any.parquet", {})
     asked: list[bool] = []
 
-    def look(_identity: SnapshotId, again: bool) -> Entry:
+    def look(_identity: SnapshotId, again: bool) -> StateEntry:
         asked.append(again)
         return entry
 
@@ -225,7 +224,7 @@ def test_a_file_of_other_software_needs_the_state() -> None:
         ({"data_type": {"name": "numpy.datetime64"}}, "data type"),
         ({"storage_transformers": [{"name": "x"}]}, "storage_transformers"),
         ({"extension": {"must_understand": True}}, "extension"),
-        ({"attributes": {"x": float("inf")}}, "JSON has no form"),
+        ({"attributes": {"x": float("inf")}}, "JSON cannot express"),
         ({"codecs": [{"name": "x", "must_understand": False}]}, "codec"),
     ],
 )
@@ -282,7 +281,7 @@ def test_rows_of_a_shared_inventory_are_kept_when_the_structure_is_written_again
     rows = table(CODEC.encode_snapshot(snapshot_of(node), level=1)).to_pylist()
     rows[0]["inventories"][0]["row"] = 17
     data = parquet(dict(pa.Table.from_pylist(rows, STRUCTURE).to_pydict()), STRUCTURE)
-    codec = DraftCodec(entry=lambda identity, _: Entry(identity, None, 5, "x.parquet", {}))
+    codec = DraftCodec(entry=lambda identity, _: StateEntry(identity, None, 5, "x.parquet", {}))
     found = codec.decode_snapshot(data, SNAPSHOT, where=WHERE)
     written = table(codec.encode_snapshot(found, level=1)).to_pylist()
     assert written[0]["inventories"][0]["row"] == 17
@@ -295,8 +294,8 @@ def test_there_are_no_logs() -> None:
 
 def test_the_engine_does_not_load_pyarrow_until_a_file_is_touched() -> None:
     code = (
-        "import sys, airflow_provider_icechunk.repository.repository as r\n"
-        "from airflow_provider_icechunk.repository.ledgers.draft import DraftLedger\n"
+        "import sys, airflow_provider_icechunk.engine.repository as r\n"
+        "from airflow_provider_icechunk.engine.refs.legacy.draft import DraftRefs\n"
         "assert 'pyarrow' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -304,7 +303,7 @@ def test_the_engine_does_not_load_pyarrow_until_a_file_is_touched() -> None:
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = "airflow_provider_icechunk.format.generations.draft"
+    package = "airflow_provider_icechunk.engine.format.legacy.draft"
     monkeypatch.delattr(f"{package}.structures", raising=False)
     monkeypatch.setitem(sys.modules, f"{package}.structures", None)
     with pytest.raises(UnsupportedError, match="install pyarrow"):

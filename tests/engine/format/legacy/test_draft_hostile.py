@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.early import MANIFEST, SNAPSHOT, array_node, group_node, number, snapshot_of
 
-from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
-from airflow_provider_icechunk.format.generations.base import Limits
-from airflow_provider_icechunk.format.generations.draft.codec import DraftCodec
-from airflow_provider_icechunk.format.generations.draft.state import (
-    Entry,
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline, Native, Virtual
+from airflow_provider_icechunk.engine.format.codec import Limits
+from airflow_provider_icechunk.engine.format.ids import ChunkId
+from airflow_provider_icechunk.engine.format.legacy.draft.codec import DraftCodec
+from airflow_provider_icechunk.engine.format.legacy.draft.state import (
+    StateEntry,
     decode_state,
     encode_state,
 )
-from airflow_provider_icechunk.format.ids import ChunkId
-from airflow_provider_icechunk.format.references import ChunkRefs, Inline, Native, Virtual
-from airflow_provider_icechunk.format.snapshot import Manifest
+from airflow_provider_icechunk.engine.format.model import Manifest
+from airflow_provider_icechunk.exceptions import FormatError, UnsupportedError
 
 CODEC = DraftCodec()
 REFS = ChunkRefs.from_items(
@@ -267,7 +267,7 @@ def test_bad_structures_say_what_is_wrong(nodes: list[dict[str, Any]], reason: s
 
 def test_chunk_keys_with_dots_give_the_same_array() -> None:
     encoding = {"name": "default", "configuration": {"separator": "."}}
-    codec = DraftCodec(entry=lambda identity, _: Entry(identity, None, 5, "x.parquet", {}))
+    codec = DraftCodec(entry=lambda identity, _: StateEntry(identity, None, 5, "x.parquet", {}))
     usual, other = (
         codec.decode_snapshot(structure(one), SNAPSHOT, where="s/x.parquet")
         for one in (array(), array(chunk_key_encoding=encoding))
