@@ -26,6 +26,7 @@ from benchmarks.model import (
     ZARR,
     Measurement,
 )
+from benchmarks.proxy import proxy
 from benchmarks.runner import ROOT, Plan, RunError, Runner, plan
 from benchmarks.workloads import ALL
 from tools.seaweedfs import Account, seaweedfs
@@ -103,17 +104,20 @@ def _measure(
                 )
             )
         )
-        endpoint = None
-        if any(one.workload.place == "s3" for one in planned):
+        endpoint = far = None
+        places = {one.workload.place for one in planned}
+        if places & {"s3", "far"}:
             account = Account(ACCESS_KEY, SECRET_KEY, BUCKET)
             server = seaweedfs(root / "seaweedfs", account, volume_megabytes=256)
             endpoint = stack.enter_context(server)
+            far = stack.enter_context(proxy(endpoint)) if "far" in places else None
         runner = Runner(
             interpreters,
             missing,
             root,
             endpoint,
             None if profiles is None else profiles.absolute(),
+            far,
         )
         for one in planned:
             measurements += _one(runner, one)

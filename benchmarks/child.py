@@ -16,6 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.model import Case, SkippedError, Workload
+from benchmarks.proxy import taken
 from benchmarks.sampling import Sampler
 from benchmarks.workloads import named
 
@@ -39,26 +40,31 @@ def main(order: dict[str, Any]) -> None:
             workload.prepare(case)
             answer = {}
         else:
-            answer = measure(workload, case, order.get("profile"))
+            answer = measure(workload, case, order.get("profile"), order.get("counters"))
     except SkippedError as reason:
         answer = {"skipped": str(reason)}
     answer["versions"] = _versions()
     Path(order["answer"]).write_text(json.dumps(answer))
 
 
-def measure(workload: Workload, case: Case, profile: str | None = None) -> dict[str, Any]:
+def measure(
+    workload: Workload, case: Case, profile: str | None = None, counters: int | None = None
+) -> dict[str, Any]:
     """Set up, run with the clock on, and check the result."""
     case.import_everything()
     state = workload.setup(case)
     gc.collect()
+    if counters is not None:
+        taken(counters)
     reset_peak()
     with Sampler(Path(profile)) if profile else nullcontext():
         cpu, begin = process_time(), perf_counter()
         result = workload.run(case, state)
         seconds, cpu_seconds = perf_counter() - begin, process_time() - cpu
     peak = peak_bytes()
+    counted = {} if counters is None else taken(counters)
     workload.check(case, state, result)
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak, **counted}
 
 
 def reset_peak() -> None:

@@ -1,8 +1,7 @@
 """Ways to ask a bucket, side by side: our storage, the plain boto3 client, and obstore.
 
 Run from the repository root: `python -m benchmarks.clients [rounds]`. It starts a server, lets the
-contenders take turns, and prints medians with their ratio to our storage. obstore is no dependency:
-where it is not installed, it is left out.
+contenders take turns, and prints medians with their ratio to our storage.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -19,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_icechunk.storage.base import Anything
-from airflow_provider_icechunk.storage.credentials import static_credentials
-from airflow_provider_icechunk.storage.s3 import S3Storage
-from airflow_provider_icechunk.storage.s3_client import make_client
+from airflow_provider_icechunk.engine.storage.base import Anything
+from airflow_provider_icechunk.engine.storage.s3.client import make_client
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 from benchmarks.model import ACCESS_KEY, BUCKET, SECRET_KEY
 from benchmarks.report import aligned
 from tools.seaweedfs import Account, seaweedfs
@@ -58,14 +56,13 @@ def contenders(endpoint: str) -> dict[str, Client]:
             lambda key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read(),
         ),
     }
-    if find_spec("obstore") is not None:
-        found["obstore"] = _obstore(endpoint)
+    found["obstore"] = _obstore(endpoint)
     return found
 
 
 def _obstore(endpoint: str) -> Client:
-    import obstore  # type: ignore[import-not-found,unused-ignore]
-    from obstore.store import S3Store  # type: ignore[import-not-found,unused-ignore]
+    import obstore
+    from obstore.store import S3Store
 
     store: Any = S3Store(
         BUCKET,

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from airflow_provider_icechunk.format.generations.v1 import logs, manifest_records, manifests
-from airflow_provider_icechunk.format.generations.v1.codec import V1Codec
-from airflow_provider_icechunk.format.ids import ManifestId, NodeId, SnapshotId
-from airflow_provider_icechunk.format.references import ChunkRefs, RefKind
-from airflow_provider_icechunk.format.snapshot import Manifest
-from airflow_provider_icechunk.format.transactions import TransactionLog
+from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
+from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Manifest, TransactionLog
+from airflow_provider_icechunk.engine.format.v1 import logs
+from airflow_provider_icechunk.engine.format.v1 import manifest_read as manifests
+from airflow_provider_icechunk.engine.format.v1 import manifest_write as manifest_records
+from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
 
 T = TypeVar("T")
 _MANIFEST = ManifestId(bytes(12))

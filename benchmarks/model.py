@@ -29,7 +29,8 @@ ACCESS_KEY = "benchmark"
 SECRET_KEY = "benchmark-secret"
 """Of the server that a run starts on loopback and removes; they open nothing else."""
 
-Place = Literal["local", "s3"]
+Place = Literal["local", "s3", "far"]
+"""A disk, a bucket on loopback, or the same bucket 20 ms away."""
 Measure = Literal["seconds", "peak_bytes"]
 
 
@@ -89,7 +90,9 @@ class Case:
                 secret_access_key=SECRET_KEY,
             )
         if self.contender == OURS_UNSYNCED:
-            local = importlib.import_module("airflow_provider_icechunk.storage.local")
+            local = importlib.import_module(
+                "airflow_provider_icechunk.engine.storage.local.storage"
+            )
             return local.LocalStorage(self.repository, durable=False)
         return self.library.local_filesystem_storage(str(self.repository))
 
@@ -98,8 +101,8 @@ class Case:
         importlib.import_module("zarr")
         _ = self.library
         if self.is_ours:
-            importlib.import_module("airflow_provider_icechunk.repository.maintenance.collect")
-            importlib.import_module("airflow_provider_icechunk.zarr_store.store")
+            importlib.import_module("airflow_provider_icechunk.engine.maintenance.collect")
+            importlib.import_module("airflow_provider_icechunk.engine.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
@@ -109,6 +112,11 @@ class Case:
     def create(self, config: Any = None) -> Any:
         """A new repository with the contender's defaults."""
         return self.library.Repository.create(self.storage(), config)
+
+    def create_1(self) -> Any:
+        """A new repository of generation `1`, which all contenders know."""
+        chosen = {"spec_version": 1} if self.contender == OFFICIAL_2 else {}
+        return self.library.Repository.create(self.storage(), **chosen)
 
     def open(self, config: Any = None) -> Any:
         """The repository that `prepare` or `setup` made."""
@@ -145,6 +153,8 @@ class Workload:
     run: Callable[[Case, Any], Any]
     check: Callable[[Case, Any, Any], None] = unchecked
     """Raises if the result is wrong: nobody is fast by doing something else."""
+    prepared_by: str | None = None
+    """The contender that prepares for all of them, if not each for itself."""
     repeatable: bool = False
     """Whether what `prepare` made can be measured again and again."""
     contenders: tuple[str, ...] = (OURS, OFFICIAL_1, OFFICIAL_2)
@@ -165,4 +175,7 @@ class Measurement:
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     """Most resident memory during `run`, with everything that was loaded before."""
+    requests: int = 0
+    depth: int = 0
+    """How many of the requests waited for each other; known only of a server that is far away."""
     skipped: str = ""

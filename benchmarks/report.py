@@ -24,6 +24,8 @@ class Figure:
     best_seconds: float
     cpu_seconds: float
     peak_bytes: float
+    requests: float = 0
+    depth: float = 0
     skipped: str = ""
 
     def value(self, measure: Measure) -> float:
@@ -68,6 +70,8 @@ def _figure(group: Sequence[Measurement]) -> Figure:
         best_seconds=min(one.seconds for one in counted),
         cpu_seconds=median(one.cpu_seconds for one in counted),
         peak_bytes=median(one.peak_bytes for one in counted),
+        requests=median(one.requests for one in counted),
+        depth=median(one.depth for one in counted),
     )
 
 
@@ -104,7 +108,7 @@ def figure_rows(
         if name != workload.name:
             continue
         if one.skipped:
-            rows.append((f"{size}", TITLES[contender], f"skipped: {one.skipped}", *[""] * 5))
+            rows.append((f"{size}", TITLES[contender], f"skipped: {one.skipped}", *[""] * 6))
             continue
         ours = found.get((name, size, OURS))
         rows.append(
@@ -115,6 +119,7 @@ def figure_rows(
                 _seconds(one.best_seconds),
                 _seconds(one.cpu_seconds),
                 f"{one.peak_bytes / 2**20:.0f} MiB",
+                f"{one.requests:.0f} / {one.depth:.0f}" if one.requests else "",
                 *_against(contender, ours, one),
             )
         )
@@ -135,6 +140,7 @@ HEADER = (
     "best",
     "processor",
     "peak memory",
+    "requests / depth",
     "ours / it: time",
     "memory",
 )

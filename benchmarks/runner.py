@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from benchmarks.model import Measurement, Workload, nothing
+from benchmarks.model import Measurement, Place, Workload, nothing
+from benchmarks.proxy import Far
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT = 1800.0
@@ -64,6 +65,7 @@ class Runner:
     folder: Path
     endpoint: str | None
     profiles: Path | None = None
+    far: Far | None = None
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -95,11 +97,17 @@ class Runner:
             "contender": contender,
             "size": size,
             "folder": str(folder),
-            "endpoint": self.endpoint if workload.place == "s3" else None,
+            "endpoint": self._endpoint(workload.place),
+            "counters": self.far.counters if self.far and workload.place == "far" else None,
             "prefix": name,
             "answer": str(folder / "answer.json"),
             "profile": str(self.profiles / f"{name}.txt") if self.profiles else None,
         }
+
+    def _endpoint(self, place: Place) -> str | None:
+        if place == "local":
+            return None
+        return self.far.endpoint if place == "far" and self.far else self.endpoint
 
     def start(self, order: Mapping[str, object], phase: str) -> dict[str, object]:
         """Run one process to its end and return its answer."""
@@ -140,7 +148,9 @@ class _Turns:
         if order is None:
             order = self.runner.fresh(self.workload, contender, self.size)
             if self.workload.prepare is not nothing:
-                self.runner.start(order, "prepare")
+                by = self.workload.prepared_by or contender
+                near = {"endpoint": self.runner.endpoint} if order["endpoint"] else {}
+                self.runner.start({**order, **near, "contender": by}, "prepare")
             self.prepared[contender] = order
         try:
             answer = self.runner.start(order, "measure")

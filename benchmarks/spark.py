@@ -24,10 +24,10 @@ import pyarrow as pa
 import zarr
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.spark.places import cores
-from airflow_provider_icechunk.spark.regions import write_regions
-from airflow_provider_icechunk.storage.local import LocalStorage
-from airflow_provider_icechunk.zarr_store.sessions import Repository
+from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
+from airflow_provider_icechunk.spark.runtime import cores
+from airflow_provider_icechunk.spark.write.regions import write_regions
 from benchmarks.spark_values import CHUNK, values
 
 CODECS: dict[str, dict[str, Any]] = {"raw": {"compressors": None}, "zstd": {}}

@@ -1,7 +1,16 @@
 """All workloads, in the order in which they are run and reported."""
 
 from benchmarks.model import Workload
-from benchmarks.workloads import chunks, collection, commits, concurrent, fragments, references
+from benchmarks.workloads import (
+    chunks,
+    collection,
+    commits,
+    concurrent,
+    days,
+    far,
+    fragments,
+    references,
+)
 
 ALL: tuple[Workload, ...] = (
     *references.WORKLOADS,
@@ -10,6 +19,8 @@ ALL: tuple[Workload, ...] = (
     *commits.WORKLOADS,
     *collection.WORKLOADS,
     *concurrent.WORKLOADS,
+    *days.WORKLOADS,
+    *far.WORKLOADS,
 )
 
 
