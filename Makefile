@@ -61,7 +61,7 @@ setup: ## create .venv with the pinned versions (the other targets do this thems
 		echo "Python 3.11 or newer is needed, '$(PYTHON)' is older or does not run. Name another one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@"$(PYTHON)" tools/bootstrap.py "$(VENV)"
 
-constraints: setup ## resolve constraints.txt anew (for Python 3.11 and later at once)
+constraints: setup ## resolve constraints.txt again (for Python 3.11 and later at once)
 	@$(BIN)/python tools/pin.py $(ARGS)
 
 clean: ## remove everything these targets made

@@ -1,10 +1,9 @@
-"""One day of data per run, with backfill: every run owns one place on the time axis.
+"""One day of data per run, with backfill: every run owns one position on the time axis.
 
-`@task.icechunk` opens a session and commits what the function wrote when it returns. A run writes
-at the place of its day, whether it is the first or the hundredth attempt, so runs can be retried,
-cleared and backfilled in any order: a retry never commits twice, and a run that is cleared or
-reprocessed writes its day anew. One run at a time, because each may have to make the array longer,
-and two that do so at once have to be decided by a person.
+`@task.icechunk` opens a session and commits what the function wrote when it returns. A run always
+writes to the position of its day, so runs can be retried, cleared and backfilled in any order: a
+retry never commits twice, and a cleared or reprocessed run writes its day again. Several runs may
+extend the array at once: their commits are merged, and the longer one counts.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """
@@ -28,7 +27,7 @@ with DAG(
     schedule="@daily",
     start_date=START,
     catchup=True,
-    max_active_runs=1,
+    max_active_runs=8,
     default_args={"retries": 3, "retry_policy": icechunk_retry_policy(timedelta(seconds=10))},
     tags=["icechunk", "example"],
     params={"repository": Param("daily", type="string", minLength=1)},
@@ -42,7 +41,7 @@ with DAG(
     # [START append]
     @task.icechunk(repository="{{ params.repository }}", message="{{ ds }}")
     def append_day(store: Any, logical_date: datetime) -> int:
-        """Write the field of one day at its place, and make the array longer if needed."""
+        """Write the field of one day to its position, extending the array if necessary."""
         import numpy as np
         import zarr
 

@@ -1,10 +1,10 @@
-"""One more year in one task: the session, the Spark job and the commit together.
+"""Append a year in one task: the session, the Spark job and the commit together.
 
-`IcechunkSparkSubmitOperator` opens a session in which the arrays are longer, submits a job that
-writes the new part and nothing else, and commits. A run owns its year: a retry never commits it
-twice, and a run that is cleared writes the same year again, also when later years are there by now.
+`IcechunkSparkSubmitOperator` opens a session with longer arrays, submits a job that writes only the
+new part, and commits. A run owns its year: a retry never commits it twice, and a cleared run writes
+the same year again, even if later years have been added.
 
-Needs what `icechunk_quickstart` needs, and the repository that it made.
+Needs what `icechunk_quickstart` needs, and the repository that it created.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with DAG(
     tags=["icechunk", "example"],
     params={
         "repository": Param("weather", type="string", minLength=1),
-        "years": Param(1, type="integer", minimum=1, description="how many are there already"),
+        "years": Param(1, type="integer", minimum=1, description="how many years already exist"),
     },
     doc_md=__doc__,
 ) as dag:

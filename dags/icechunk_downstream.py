@@ -1,9 +1,9 @@
 """Wait for somebody else's commit, then work on exactly that version.
 
-A sensor waits until a branch has moved on from a snapshot by a commit that touched `temperature`.
-The task behind it reads the very snapshot that the sensor found, whatever is committed meanwhile,
-and adds the mean of the northern half of the globe for every day. Nothing but the repository
-connects the two pipelines: they may be in different Airflows.
+A sensor waits for a commit after a given snapshot that changed `temperature`. The next task reads
+exactly the snapshot that the sensor found, whatever is committed in the meantime, and adds the mean
+of the northern hemisphere for every day. Only the repository connects the two pipelines: they may
+run in different Airflows.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """
@@ -45,7 +45,7 @@ with DAG(
     # [START read_that_version]
     @task.icechunk(repository=REPOSITORY, message="mean of the north, day by day")
     def add_means(store: Any, commit: dict[str, Any], repository: str) -> int:
-        """Read the version that the sensor found and write beside it."""
+        """Read the version that the sensor found and add an array to it."""
         import numpy as np
         import zarr
 

@@ -1,12 +1,12 @@
-"""Started by commits: a run for what others wrote, wherever they wrote it from.
+"""Start a run for every commit, wherever it was made.
 
-A watcher in the triggerer follows a branch and makes an event of every commit, also of those that
-were made by scripts far from Airflow. Each commit starts a run; if the scheduler is too busy for
-that, a run finds several events. Each event carries the snapshot, so the run reads that version.
+A watcher in the triggerer follows a branch and emits an event for every commit, even those made by
+scripts outside Airflow. Each commit starts a run; if the scheduler is busy, a run may get several
+events. Each event carries its snapshot, so the run reads that version.
 
 Needs the connection `icechunk_default` (a bucket or a directory) with the repository `weather`, and
-a running triggerer. The name and the address of the asset are for people; what is watched is what
-the trigger says.
+a running triggerer. The name and the URI of the asset are for people; the arguments of the trigger
+decide what is watched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ with DAG(
 
     @task
     def describe_commits(triggering_asset_events: Any = None) -> list[dict[str, Any]]:
-        """Say what each commit changed; one that is told twice counts once."""
+        """Report what each commit changed; repeated events count once."""
         payloads = {
             event.extra["payload"]["snapshot_id"]: event.extra["payload"]
             for events in (triggering_asset_events or {}).values()

@@ -1,10 +1,10 @@
 """Many writers, one commit: mapped Spark tasks write parts of one array; readers get all or none.
 
-A session is opened once. Each mapped task submits a Spark job of its own that writes whole chunks
-of its part and leaves a fragment, which is a list of the chunks it wrote. The commit merges the
-fragments. A task that runs again replaces its own fragment, so that one writer and the commit can
-be cleared without the others; a task that fails keeps the commit from happening; and two tasks that
-wrote the same chunk are refused by name.
+A session is opened once. Each mapped task submits its own Spark job, which writes whole chunks of
+its part and leaves a fragment, a list of the chunks it wrote. The commit merges the fragments. A
+rerun replaces its own fragment, so one writer and the commit can be cleared without the others; a
+failed task prevents the commit; and if two tasks wrote the same chunk, the commit fails and names
+them.
 
 Needs two connections: `icechunk_default` (a bucket or a directory) and `spark_default`.
 """
@@ -29,7 +29,7 @@ from airflow_provider_icechunk.spark import APPLICATION
 
 REPOSITORY = "{{ params.repository }}"
 BLOCKS, BLOCK = 4, 25
-"""The array has so many chunks along the time, and each of them so many steps."""
+"""The number of chunks along the time axis, and of steps in each."""
 
 with DAG(
     dag_id="icechunk_fan_out",
@@ -62,7 +62,7 @@ with DAG(
 
     @task
     def plan(session: dict[str, Any], writers: str) -> list[list[str]]:
-        """The arguments of one Spark job for each writer: parts that share no chunk."""
+        """The arguments of one Spark job per writer, for parts that share no chunk."""
         number = int(writers)
         bounds = [BLOCK * (BLOCKS * place // number) for place in range(number + 1)]
         return [

@@ -1,9 +1,9 @@
-"""Every night: expire old versions and delete what nothing needs, after a dry run of each.
+"""Every night: expire old versions and delete unneeded objects, after a dry run of each.
 
-Nothing goes that is younger than a day, because sessions may be at work, and every branch keeps its
-newest versions whatever their age. If the dry run says that more would be deleted than anybody
-expects, a person is asked; whoever says no, or nothing for twelve hours, keeps the data. At the end
-the repository is verified.
+Nothing younger than a day is deleted, because sessions may be running, and every branch keeps its
+newest versions regardless of age. If the dry run would delete more than expected, a person has to
+approve; without an answer for twelve hours nothing is deleted. Finally the repository is verified,
+and small chunks are packed for the next readers; what they replaced is collected once it is old.
 
 Needs the connection `icechunk_default` (a bucket or a directory) and a repository.
 """
@@ -18,8 +18,9 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
 from airflow_provider_icechunk.operators.maintenance import (
-    IcechunkExpireSnapshotsOperator,
-    IcechunkGarbageCollectOperator,
+    IcechunkCollectOperator,
+    IcechunkCompactOperator,
+    IcechunkExpireOperator,
     IcechunkMeasureOperator,
     IcechunkVerifyOperator,
 )
@@ -43,23 +44,23 @@ with DAG(
         "older_than": Param("30d", type="string", description="an age, or a time"),
         "minimum_age": Param("24h", type="string", description="longer than most sessions"),
         "keep_last": Param(10, type="integer", minimum=1, description="versions of a branch"),
-        "most_gigabytes": Param(10.0, type="number", description="a person decides about more"),
+        "most_gigabytes": Param(10.0, type="number", description="more needs approval"),
     },
     doc_md=__doc__,
 ) as dag:
     # [START maintenance]
     measure = IcechunkMeasureOperator(task_id="measure", repository=REPOSITORY)
-    plan_expiry = IcechunkExpireSnapshotsOperator(
+    plan_expiry = IcechunkExpireOperator(
         task_id="plan_expiry", repository=REPOSITORY, dry_run=True, **EXPIRY
     )
-    expire = IcechunkExpireSnapshotsOperator(task_id="expire", repository=REPOSITORY, **EXPIRY)
-    plan_collection = IcechunkGarbageCollectOperator(
+    expire = IcechunkExpireOperator(task_id="expire", repository=REPOSITORY, **EXPIRY)
+    plan_collection = IcechunkCollectOperator(
         task_id="plan_collection", repository=REPOSITORY, dry_run=True, **AGES
     )
 
     @task.branch
     def is_expected(planned: dict[str, Any], most_gigabytes: str) -> str:
-        """Whether to go on, or to ask first because more would go than anybody expects."""
+        """Continue, or ask first because more than expected would be deleted."""
         return "collect" if planned["bytes_deleted"] <= float(most_gigabytes) * 1e9 else "approve"
 
     approve = ApprovalOperator(
@@ -69,7 +70,7 @@ with DAG(
         defaults=ApprovalOperator.REJECT,
         response_timeout=timedelta(hours=12),
     )
-    collect = IcechunkGarbageCollectOperator(
+    collect = IcechunkCollectOperator(
         task_id="collect",
         repository=REPOSITORY,
         trigger_rule="none_failed_min_one_success",
@@ -78,8 +79,9 @@ with DAG(
     verify = IcechunkVerifyOperator(
         task_id="verify", repository=REPOSITORY, trigger_rule="none_failed"
     )
+    compact = IcechunkCompactOperator(task_id="compact", repository=REPOSITORY)
     # [END maintenance]
     checked = is_expected(plan_collection.output, "{{ params.most_gigabytes }}")
     measure >> plan_expiry >> expire >> plan_collection >> checked
     checked >> [approve, collect]
-    approve >> collect >> verify
+    approve >> collect >> verify >> compact

@@ -1,7 +1,7 @@
-"""Move a repository up to a newer generation of the format, between two verifications.
+"""Migrate a repository to a newer generation of the format, between two verifications.
 
-A dry run first says in its result what would be done. Run it while nobody writes; a run that died
-is simply started again, and on a repository that has moved up already it does nothing.
+A dry run first returns what would happen. Run it while nobody writes; if it dies, start it again.
+On a migrated repository it does nothing.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """

@@ -1,9 +1,9 @@
 """The smallest transactional array pipeline: create, open, write in parallel, commit once, tag.
 
 One year of daily temperatures on a grid. The repository is created if it is missing; a session is
-opened, with the arrays it needs; Spark writes the chunks in parallel; one commit makes all of it
-visible at once, and a tag names that version for ever. Whatever fails before the commit leaves
-readers with what they had.
+opened with the arrays it needs; Spark writes the chunks in parallel; one commit makes all of it
+visible at once, and an immutable tag marks that version. If anything fails before the commit,
+readers see no change.
 
 Needs two connections: `icechunk_default` (a bucket or a directory) and `spark_default` (any Spark
 master that runs Python 3.11 or newer, or `local[*]` for this machine).
@@ -59,7 +59,7 @@ ARRAYS = [
     },
 ]
 
-# The session travels as JSON and holds no secrets; `tojson` turns the XCom into text.
+# The session is passed as JSON, without secrets; `tojson` turns the XCom into text.
 JOB = """{
     "session": {{ ti.xcom_pull(task_ids="open_session") | tojson }},
     "writes": [{"array": "temperature", "generator": "temperature"}]

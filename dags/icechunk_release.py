@@ -1,8 +1,8 @@
-"""Release what is complete: wait for it, tidy it up, and give it a name that never moves.
+"""Release complete data: wait for it, optimise it, and give it an immutable tag.
 
 A sensor waits in the triggerer until `temperature` has enough days. Then the manifests of the
-branch are written anew, which readers of a whole release profit from, and exactly that version gets
-a tag.
+branch are rewritten, which makes reading a whole release faster, and exactly that version is
+tagged.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """
@@ -24,7 +24,7 @@ with DAG(
     tags=["icechunk", "example"],
     params={
         "repository": Param("weather", type="string", minLength=1),
-        "days": Param(365, type="integer", minimum=1, description="as many make it complete"),
+        "days": Param(365, type="integer", minimum=1, description="days in a release"),
         "tag": Param("release-1", type="string", minLength=1),
     },
     doc_md=__doc__,

@@ -1,9 +1,8 @@
-"""Go back to a release: `main` is again what it was, and a tag that misleads is withdrawn.
+"""Roll back to a release: reset `main` to a good tag, and delete a wrong one.
 
-A sensor finds out which snapshot the good tag names, and waits if it is not there yet. The branch
-is moved to it in one step, so readers see one version or the other. What was committed since stays
-stored until it is collected; the result of `roll_back` says where the branch was, which is all that
-is needed to go forward again.
+A sensor looks up the snapshot of the good tag, and waits for it if necessary. The branch is moved
+to it in one step, so readers see one version or the other. Later commits stay stored until they
+are collected; `roll_back` returns where the branch was, which is all you need to go forward again.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """

@@ -1,15 +1,14 @@
-"""Many NetCDF files as one data set, without copying them: the repository refers to their chunks.
+"""Many NetCDF files as one dataset, without copying them: the repository references their chunks.
 
-Spark reads the headers of the files and each file's own index of chunks; the repository gets
-references with location, offset, length and a checksum, all in one commit. The files stay where
-they are, and readers see one array along the time. A file that is changed afterwards is refused
-when it is read.
+Spark reads the headers and chunk indexes of the files; the repository gets references with
+location, offset, length and a checksum, all in one commit. The files stay where they are, and
+readers see one array along the time axis. Reading a file that was changed afterwards is an error.
 
-The repository declares from where it may refer to chunks, and whoever reads has to allow that place
-again: a stored address alone opens nothing.
+The repository declares where its virtual chunks may be, and readers must also authorize that
+location: a stored URL alone opens nothing.
 
-Needs two connections, `icechunk_default` and `spark_default`, and `h5py` where Spark runs. The
-files are in the folder that the variable `ICECHUNK_ARCHIVE` of the environment names; an empty one
+Needs two connections, `icechunk_default` and `spark_default`, and the extra `hdf5` where Spark
+runs. The environment variable `ICECHUNK_ARCHIVE` names the folder with the files; an empty folder
 gets three small files, for which Xarray and `h5netcdf` are needed.
 """
 
@@ -38,14 +37,14 @@ with DAG(
     tags=["icechunk", "example"],
     params={
         "repository": Param("archive", type="string", minLength=1),
-        "files": Param("*.nc", type="string", minLength=1, description="names below the folder"),
+        "files": Param("*.nc", type="string", minLength=1, description="names in the folder"),
     },
     doc_md=__doc__,
 ) as dag:
 
     @task
     def find_files(pattern: str) -> int:
-        """Count the files; where there are none, make some."""
+        """Count the files, creating some if there are none."""
         import numpy as np
         import xarray
 

@@ -1,8 +1,8 @@
-"""Write, audit, publish: readers of `main` never see data that nobody has checked.
+"""Write, audit, publish: readers of `main` never see unchecked data.
 
-Each run writes to a branch of its own, a task looks at the very snapshot that was written, and only
-then is `main` moved to it, all at once. Whatever fails before leaves `main` as it was. The branch
-is deleted in any case.
+Each run writes to its own branch and checks exactly the snapshot it wrote; only then is it
+committed to `main`, in one step and with the report of the checks. If anything fails before that,
+`main` does not change. The branch is always deleted.
 
 Needs the connection `icechunk_default` (a bucket or a directory).
 """
@@ -13,11 +13,11 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, task
 
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.operators.branch import (
     IcechunkCreateBranchOperator,
     IcechunkDeleteBranchOperator,
 )
+from airflow_provider_icechunk.operators.check import IcechunkCheckOperator
 from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator
 from airflow_provider_icechunk.operators.repository import IcechunkCreateRepositoryOperator
 
@@ -53,29 +53,26 @@ with DAG(
         array = root.require_array("field", shape=(10, 10), chunks=(5, 5), dtype="float64")
         array[:] = float(value)
 
-    @task
-    def audit(written: dict[str, Any], repository: str) -> str:
-        """Look at what was written, and at nothing else."""
-        import zarr
-
-        found = IcechunkHook().open(repository)
-        session = found.readonly_session(snapshot_id=written["snapshot_id"])
-        field = zarr.open_group(session.store, mode="r")["field"][:]
-        if field.min() < 0 or field.max() > 100:
-            raise ValueError(f"values from {field.min()} to {field.max()} cannot be right")
-        return str(written["snapshot_id"])
-
     written = write("{{ params.value }}")
-    audited = audit(written, REPOSITORY)
+    audit = IcechunkCheckOperator(
+        task_id="audit",
+        repository=REPOSITORY,
+        snapshot_id="{{ ti.xcom_pull('write')['snapshot_id'] }}",
+        checks=[
+            {"check": "range", "array": "field", "minimum": 0, "maximum": 100},
+            {"check": "missing", "array": "field", "most": 0},
+        ],
+    )
     publish = IcechunkPublishOperator(
         task_id="publish",
         repository=REPOSITORY,
         source=STAGING,
-        snapshot_id=audited,
+        snapshot_id="{{ ti.xcom_pull('audit')['snapshot_id'] }}",
+        checks=audit.output,
         outlets=[PUBLISHED],
     )
     delete_branch = IcechunkDeleteBranchOperator(
         task_id="delete_branch", repository=REPOSITORY, branch=STAGING
     ).as_teardown(setups=create_branch)
     # [END publish]
-    create_repository >> create_branch >> written >> audited >> publish >> delete_branch
+    create_repository >> create_branch >> written >> audit >> publish >> delete_branch

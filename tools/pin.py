@@ -1,4 +1,4 @@
-"""Resolve constraints.txt anew: one set of versions for every supported Python.
+"""Resolve constraints.txt again: one set of versions for every supported Python.
 
 Versions already pinned stay unless pyproject.toml excludes them; `--upgrade` lets all of them move.
 """

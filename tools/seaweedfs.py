@@ -57,7 +57,7 @@ def seaweedfs(folder: Path, account: Account, *, volume_megabytes: int = 64) -> 
     :param volume_megabytes: how large its files grow. Each bucket begins files of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+    ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     log = folder / "server.log"
     with log.open("wb") as output:
         command = _command(folder, account, ports, volume_megabytes)
@@ -106,7 +106,8 @@ def _command(
     return [program, "server", *options, *(f"-{name}={port}" for name, port in ports.items())]
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:

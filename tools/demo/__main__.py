@@ -23,8 +23,7 @@ from tools.demo.settings import (
     make_home,
 )
 
-PIPELINE, DOWNSTREAM = DEMO / "airflow", DEMO / "airflow-downstream"
-_RUN = ("icechunk_quickstart", "icechunk_append_year", "icechunk_maintenance")
+HOMES = tuple(DEMO / name for name in ("airflow", "airflow-2", "airflow-downstream"))
 _STEPS = 6
 
 
@@ -39,37 +38,48 @@ def step(number: int, title: str) -> Iterator[None]:
 
 def tour() -> None:
     """All steps; whatever they started ends with them."""
-    env = environment(os.environ, PIPELINE)
+    env = environment(os.environ, HOMES[0])
     check_tools(env)
     steps.start_over()
-    examples = [EXAMPLES / f"{name}.py" for name in _RUN]
-    make_home(PIPELINE, [*examples, TOUR_DAGS / "icechunk_tour_correction.py"])
-    make_home(DOWNSTREAM, [EXAMPLES / "icechunk_downstream.py"])
+    dags = [*TOUR_DAGS.glob("*.py"), EXAMPLES / "icechunk_maintenance.py"]
+    for home in HOMES:
+        make_home(home, dags)
     with ExitStack() as stack:
-        with step(1, "Airflow and its tables, on SQLite"):
-            airflow = AirflowProcess("airflow", env)
-            stack.callback(airflow.stop)
-            airflow.wait_until_ready()
-            copy_tables(PIPELINE, DOWNSTREAM)
-            downstream = AirflowProcess("downstream", environment(os.environ, DOWNSTREAM))
-            stack.callback(downstream.stop)
-        with step(2, "The quick start: a year of temperatures, written by Spark"):
-            before = steps.quick_start(airflow)
-            downstream.wait_until_ready()
-        with step(3, "Two writers at once: a commit that conflicts and is rebased"):
-            steps.correction(airflow)
-        with step(4, "One more year, and a downstream that a sensor starts"):
-            steps.append_and_downstream(airflow, downstream)
+        with step(1, "Three Airflows and their tables, on SQLite"):
+            one, two, downstream = start_airflows(stack)
+        airflows = (one, two)
+        with step(2, "Your own function on Spark: two days at once, into an empty folder"):
+            run_id = steps.both_grow(airflows)
+        with step(3, "A backfill: the days before, two at a time"):
+            steps.backfill(airflows, downstream)
+        with step(4, "New data for one day: clear its run"):
+            before = steps.clear_day(two, run_id)
+        # Drawn now: the version before the correction expires in the next step.
+        picture.draw(steps.open_repository(), before=before, file=PICTURE)
         with step(5, "Expire old versions and collect garbage, each with a dry run first"):
-            steps.upkeep(airflow)
+            steps.maintenance(one)
     with step(6, "What is there now"):
         repository = steps.open_repository()
         ending.show(steps.FOLDER)
         print("\nThe official library, the same folder:")
-        ending.compare_with_official(repository, steps.FOLDER)
+        ending.compare_with_official(repository, steps.FOLDER, steps.expected())
         print(f"Xarray: {ending.check_with_xarray(repository)}")
-        picture.draw(repository, before=before, file=PICTURE)
     ending.explain(steps.FOLDER, PICTURE)
+
+
+def start_airflows(stack: ExitStack) -> list[AirflowProcess]:
+    """All of them; the first makes tables, which takes long, and the others get copies."""
+    made: list[AirflowProcess] = []
+    for home in HOMES:
+        if made:
+            copy_tables(HOMES[0], home)
+        made.append(AirflowProcess(home.name, environment(os.environ, home)))
+        stack.callback(made[-1].stop)
+        if home == HOMES[0]:
+            made[-1].wait_until_ready()
+    for airflow in made[1:]:
+        airflow.wait_until_ready()
+    return made
 
 
 def main() -> int:

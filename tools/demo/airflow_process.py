@@ -30,6 +30,7 @@ class AirflowProcess:
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name = name
         self.log = DEMO / f"{name}.log"
+        self.run_id = ""
         self._shown = ""
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
@@ -50,11 +51,14 @@ class AirflowProcess:
         """Until the tables are there."""
         self._follow(lambda _: False, what="preparing its tables")
 
-    def begin(self, dag_id: str, **conf: Any) -> None:
-        """Ask for a run; `finish` waits for its end."""
+    def begin(self, dag_id: str, *, date: str | None = None, **conf: Any) -> None:
+        """Ask for a run, of a logical date if one is given; `finish` waits for its end."""
+        self._send(dag_id, date=date, conf=conf)
+
+    def _send(self, dag_id: str, **request: Any) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps({"dag_id": dag_id, "conf": conf}) + "\n")
+            self._process.stdin.write(json.dumps({"dag_id": dag_id, **request}) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._failed(f"it had ended before {dag_id} could begin") from None
@@ -69,12 +73,18 @@ class AirflowProcess:
         assert answer is not None
         if answer["state"] != "success":
             raise self._failed(f"the run {answer['run_id']} ended as {answer['state']}")
+        self.run_id = answer["run_id"]
         results: dict[str, Any] = answer["results"]
         return results
 
     def run(self, dag_id: str, **conf: Any) -> dict[str, Any]:
         """Run a Dag from its begin to its end."""
         self.begin(dag_id, **conf)
+        return self.finish()
+
+    def run_again(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Clear all tasks of a run and run them again."""
+        self._send(dag_id, clear=run_id)
         return self.finish()
 
     def stop(self) -> None:
@@ -117,7 +127,7 @@ class AirflowProcess:
                 answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
                 return answer
             shown = telling(line)
-            # A sensor that looks again and again begins anew each time.
+            # A sensor that is rescheduled starts from scratch each time.
             if shown is not None and shown != self._shown:
                 self._shown = shown
                 print(shown, flush=True)

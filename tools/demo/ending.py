@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from tools.demo.settings import TourError
 
@@ -26,8 +28,13 @@ def show(folder: Path) -> None:
             raise TourError(f"The command `{words[0]}` failed on {folder}.")
 
 
-def compare_with_official(repository: Repository, folder: Path) -> None:
-    """Open the same folder with the official library, where it is installed, and compare."""
+def compare_with_official(
+    repository: Repository, folder: Path, expected: Mapping[int, NDArray[np.float32]]
+) -> None:
+    """Open the same folder with the official library, where it is installed, and compare.
+
+    :param expected: the files that came in, by day.
+    """
     if find_spec("icechunk") is None:
         print("\nThe official `icechunk` is not installed here: nothing to compare with.")
         return
@@ -35,7 +42,12 @@ def compare_with_official(repository: Repository, folder: Path) -> None:
     import icechunk
 
     theirs = icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder)))
-    for name in ("temperature", "time", "northern_mean"):
+    field = zarr.open_array(theirs.readonly_session("main").store, path="temperature", mode="r")
+    for day, values in expected.items():
+        if not np.array_equal(np.asarray(field[day]), values):
+            raise TourError(f"The official library reads other values of day {day}.")
+    print(f"  {len(expected)} days, each equal to the file that came in")
+    for name in ("temperature", "time", "week_mean"):
         left, right = (
             np.asarray(zarr.open_array(one.readonly_session("main").store, path=name, mode="r")[:])
             for one in (repository, theirs)

@@ -14,7 +14,7 @@ from tools.demo.settings import TourError
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository, Session
 
-DAY = 180
+DAY = 5
 PLACE = (68, 123)
 Field = NDArray[np.float32]
 
@@ -25,9 +25,10 @@ def read_field(session: Session, *, day: int) -> Field:
 
 
 def read_place(session: Session) -> Field:
-    """One cell on every day."""
+    """One cell on every day; days that are not there yet have no value."""
     array = zarr.open_array(session.store, path="temperature", mode="r")
-    return np.asarray(array[:, PLACE[0], PLACE[1]])
+    values = np.asarray(array[:, PLACE[0], PLACE[1]])
+    return np.where(values == 0, np.float32("nan"), values)
 
 
 def draw(repository: Repository, *, before: str, file: Path) -> Path:
@@ -61,12 +62,12 @@ def draw(repository: Repository, *, before: str, file: Path) -> Path:
             vmin=225,
             vmax=320,
         )
-        axes[name].set_title(f"{name}: day {DAY}, {session.snapshot_id}", fontsize=9)
+        axes[name].set_title(f"{name}: 2026-01-06, {session.snapshot_id}", fontsize=9)
     figure.colorbar(image, ax=[axes["before"], axes["after"]], label="K", shrink=0.9)
-    for name, style in (("after", {"lw": 1.0, "color": "C3"}), ("before", {"lw": 2.5})):
-        axes["place"].plot(read_place(sessions[name]), label=name, **style)
+    for name, style in (("before", {"lw": 3.0}), ("after", {"lw": 1.0, "color": "C3"})):
+        axes["place"].plot(read_place(sessions[name]), label=name, marker="o", **style)
     axes["place"].set_title("one place, day by day", fontsize=9)
-    axes["place"].set_xlabel("days since 2025-01-01", fontsize=8)
+    axes["place"].set_xlabel("days since 2026-01-01", fontsize=8)
     axes["place"].legend(fontsize=8)
     for axis in axes.values():
         axis.tick_params(labelsize=7)

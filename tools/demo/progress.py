@@ -8,21 +8,15 @@ _TELLING = re.compile(
     r"\[DAG TEST\] starting task_id=(?P<begun>\w+)"
     r"|(?P<said>Created \w+://\S+"
     r"|\d+ tasks to run"
-    r"|Committed \w+ to \w+(?:: \d+ chunks)?"
-    r"|\w+ is at [0-9A-Z]{20}"
+    r"|Committed snapshot \w+ to \w+"
+    r"|Rebased onto \w+"
     r"|\d+ snapshots before \S+ (?:would expire|expired)"
-    r"|Tag \S+ names \w+)"
+    r"|Tag \S+ is at \w+)"
 )
 TASKS = {
-    "create_repository": "create the repository",
-    "open_session": "open a session and declare its arrays",
-    "write_chunks": "let Spark write the chunks (starting it takes some seconds)",
-    "commit": "commit everything at once",
-    "tag": "name this version for ever",
-    "append": "open a session, let Spark write the new year, commit",
-    "correct": "write a heat wave, while somebody else commits",
-    "wait_for_commit": "wait for a commit that touches temperature",
-    "add_means": "read that very version and write the mean of the north for every day",
+    "write": "open a session, let Spark call the function for the day, commit",
+    "wait_for_week": "wait until all days of the first week are there",
+    "add_mean": "write the mean of the week beside them",
     "measure": "measure",
     "plan_expiry": "expire: a dry run first",
     "expire": "expire",
@@ -30,6 +24,7 @@ TASKS = {
     "is_expected": "is that as much as expected?",
     "collect": "collect garbage",
     "verify": "verify that everything is there",
+    "compact": "pack small chunks for the next readers",
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / ".demo"
 DATA = DEMO / "data"
+UPSTREAM = DEMO / "upstream"
 PICTURE = DEMO / "before-and-after.png"
 REPOSITORY = "weather"
 EXAMPLES = ROOT / "dags"
@@ -43,6 +44,7 @@ def environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
         "NO_COLOR": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), given.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
+        "TOUR_UPSTREAM": str(UPSTREAM),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", "")]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

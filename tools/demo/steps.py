@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tools.demo import upstream
 from tools.demo.airflow_process import AirflowProcess
-from tools.demo.other_writer import MESSAGE
-from tools.demo.settings import DATA, REPOSITORY, TourError
+from tools.demo.settings import DATA, REPOSITORY, UPSTREAM, TourError
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
 FOLDER = DATA / REPOSITORY
 KEPT = 2
 """How many versions of `main` the tour keeps when it expires the others."""
+FIRST = (16, 6)
+"""The days that are written first, both at once: the array has to grow for each of them."""
+OTHERS = ((1, 3, 5), (2, 4, 7))
+"""The days of the backfill, those of each Airflow."""
+CLEARED = 6
+DAYS = tuple(sorted([*FIRST, *OTHERS[0], *OTHERS[1]]))
 
 
 def open_repository() -> Repository:
@@ -25,50 +33,93 @@ def open_repository() -> Repository:
     return Repository.open(local_filesystem_storage(FOLDER))
 
 
-def start_over(folder: Path = DATA) -> None:
-    """Every tour tells the whole story: the data of the last one goes."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def start_over() -> None:
+    """Every tour tells the whole story: old data go, and a file of each day arrives."""
+    for folder in (DATA, UPSTREAM):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    for day in DAYS:
+        upstream.put(UPSTREAM, day, upstream.field(day))
 
 
-def quick_start(airflow: AirflowProcess) -> str:
-    """Create, write with Spark, commit, tag; returns the snapshot that was tagged."""
-    results = airflow.run("icechunk_quickstart", repository=REPOSITORY)
-    snapshot: str = results["tag"]["snapshot_id"]
-    return snapshot
+def both_grow(airflows: tuple[AirflowProcess, AirflowProcess]) -> str:
+    """Two runs of different days at once, in an empty place; returns the run of the second."""
+    run_ids = write_days(airflows, ((FIRST[0],), (FIRST[1],)))
+    print(f"  Both made the repository, the array and its coordinates; {upstream.date(FIRST[0])}")
+    print(
+        "  needs 16 days and the other one 6. The later commit was rebased, and the growth merged:"
+    )
+    show_coverage()
+    return run_ids[-1]
 
 
-def correction(airflow: AirflowProcess) -> None:
-    """A commit that meets another one, and is rebased."""
-    base = open_repository().lookup_branch("main")
-    committed = airflow.run("icechunk_tour_correction", repository=REPOSITORY)["correct"]
-    repository = open_repository()
-    other = repository.lookup_snapshot(committed["parent_id"])
-    if (other.parent_id, other.message) != (base, MESSAGE):
-        raise TourError(f"The commit {committed['snapshot_id']} was not made on top of the other.")
-    print(f"      it was written on {base},")
-    print(f"      where {other.id} was committed meanwhile: “{other.message}”;")
-    print("      it was rebased: the other's chunks are kept, and of the one chunk that both")
-    print("      wrote, ours (`on_chunk_conflict='ours'`)")
+def write_days(
+    airflows: tuple[AirflowProcess, AirflowProcess], days: tuple[tuple[int, ...], ...]
+) -> list[str]:
+    """Run a day after the other in each Airflow, in all of them at once; returns the runs' ids."""
+    for airflow, own in zip(airflows, days, strict=True):
+        for day in own:
+            airflow.begin("icechunk_tour", date=f"{upstream.date(day)}T00:00:00+00:00")
+    run_ids = []
+    for number, (airflow, own) in enumerate(zip(airflows, days, strict=True), 1):
+        for day in own:
+            print(f"  Airflow {number}, the run of {upstream.date(day)}:", flush=True)
+            airflow.finish()
+            run_ids.append(airflow.run_id)
+    return run_ids
 
 
-def append_and_downstream(airflow: AirflowProcess, downstream: AirflowProcess) -> None:
-    """A second Airflow waits for a commit; the append that the first one makes lets it go on."""
-    since = open_repository().lookup_branch("main")
-    downstream.begin("icechunk_downstream", repository=REPOSITORY, since=since)
-    print("  In a second Airflow that knows nothing of the first:")
-    downstream.show_until("wait for a commit")
-    print("  In the first one:")
-    appended = airflow.run("icechunk_append_year", repository=REPOSITORY, years=1)["append"]
-    print("  In the second one:")
+def backfill(airflows: tuple[AirflowProcess, AirflowProcess], downstream: AirflowProcess) -> None:
+    """The days that are missing, two at a time; a third Airflow waits for the whole week."""
+    downstream.begin("icechunk_tour_week")
+    print("  A third Airflow, which knows nothing of the others:")
+    downstream.show_until("wait until")
+    write_days(airflows, OTHERS)
+    print("  The third Airflow:")
     found = downstream.finish()
-    seen = found["wait_for_commit"]["snapshot_id"]
-    if seen != appended["snapshot_id"]:
-        raise TourError(f"The sensor found {seen}, not {appended['snapshot_id']}.")
-    print(f"      the sensor found {seen}: {found['add_means']['result']} days")
+    print(f"      mean of the week: {found['add_mean']['result']:.2f} K")
+    show_coverage()
 
 
-def upkeep(airflow: AirflowProcess) -> None:
+def show_coverage() -> None:
+    """Print which days are there, and which are missing."""
+    from airflow_provider_icechunk.engine.pipelines.coverage import coverage
+
+    found = coverage(open_repository(), "temperature", dim="time")
+    print(f"      there:   {_ranges(found.present)}")
+    print(f"      missing: {_ranges(_joined(found.missing))}")
+
+
+def _joined(labels: Iterable[object]) -> list[tuple[object, object]]:
+    """Days that follow each other as first and last."""
+    joined: list[tuple[date, date]] = []
+    for day in (date.fromisoformat(str(label)[:10]) for label in labels):
+        if joined and day - joined[-1][1] == timedelta(days=1):
+            joined[-1] = (joined[-1][0], day)
+        else:
+            joined.append((day, day))
+    return list(joined)
+
+
+def _ranges(labels: Iterable[tuple[object, object]]) -> str:
+    shown = [(str(first)[:10], str(last)[:10]) for first, last in labels]
+    texts = [first if first == last else f"{first} to {last}" for first, last in shown]
+    return ", ".join(texts) or "none"
+
+
+def clear_day(airflow: AirflowProcess, run_id: str) -> str:
+    """New data for a day, and its run cleared; returns the snapshot before."""
+    before = open_repository().lookup_branch("main")
+    upstream.put(UPSTREAM, CLEARED, upstream.corrected(CLEARED))
+    print(f"  A new file arrives for {upstream.date(CLEARED)}, and its run is cleared:")
+    result = airflow.run_again("icechunk_tour", run_id)["write"]
+    if "supersedes" not in result:
+        raise TourError(f"The run {run_id} does not know that it committed before.")
+    print(f"      it supersedes {result['supersedes']}; all other days stay as they are")
+    return before
+
+
+def maintenance(airflow: AirflowProcess) -> None:
     """Expire and collect, each after a dry run, and verify."""
     now = {"older_than": "0s", "minimum_age": "0s", "keep_last": KEPT}
     results = airflow.run("icechunk_maintenance", repository=REPOSITORY, **now)
@@ -83,3 +134,10 @@ def upkeep(airflow: AirflowProcess) -> None:
         raise TourError("The collection deleted something else than its dry run said.")
     checked = results["verify"]["checked"]
     print("      verified: " + ", ".join(f"{count} {what}" for what, count in checked.items()))
+
+
+def expected(folder: Path = UPSTREAM) -> dict[int, upstream.Field]:
+    """The files that came in, by place: what everybody has to read."""
+    import numpy as np
+
+    return {day - 1: np.load(folder / f"{upstream.date(day)}.npy") for day in DAYS}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,70 @@ def main() -> None:
     _answer({"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
-        _answer(_run(request["dag_id"], request["conf"]))
+        dag = _load(request["dag_id"])
+        if request.get("clear"):
+            _answer(_run_again(dag, request["clear"]))
+        else:
+            _answer(_run(dag, request["conf"], request.get("date")))
 
 
-def _run(dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
-    """Run a Dag to its end and collect what its tasks returned."""
+def _load(dag_id: str) -> Any:
     from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]))
+    if bag.import_errors:
+        raise SystemExit("\n".join(bag.import_errors.values()))
+    return bag.dags[dag_id]
+
+
+def _run(dag: Any, conf: dict[str, Any], date: str | None) -> dict[str, Any]:
+    """Run a Dag to its end, for a logical date if one is given."""
+    finished = dag.test(
+        run_conf=conf, logical_date=None if date is None else datetime.fromisoformat(date)
+    )
+    return _outcome(dag, finished.run_id, str(finished.state))
+
+
+def _run_again(dag: Any, run_id: str) -> dict[str, Any]:
+    """Clear all tasks of a run, as the button on the web page does, and run them again."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        run = session.scalar(
+            select(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run_id)
+        )
+        if run is None:
+            raise SystemExit(f"There is no run {run_id} of {dag.dag_id}.")
+        tasks = run.get_task_instances(session=session)
+        clear_task_instances(tasks, session)
+        session.commit()
+        succeeded = True
+        for task in tasks:
+            task.try_number += 1
+            session.commit()
+            done = _run_task(ti=task, task=dag.task_dict[task.task_id])
+            succeeded = succeeded and done is not None and done.ti.state == "success"
+    return _outcome(dag, run_id, "success" if succeeded else "failed")
+
+
+def _outcome(dag: Any, run_id: str, state: str) -> dict[str, Any]:
+    """How a run ended, and what its tasks returned."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    bag = DagBag(Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], f"{dag_id}.py"))
-    if bag.import_errors:
-        raise SystemExit("\n".join(bag.import_errors.values()))
-    finished = bag.dags[dag_id].test(run_conf=conf)
     wanted = select(XComModel).where(
-        XComModel.run_id == finished.run_id,
-        XComModel.dag_id == dag_id,
+        XComModel.run_id == run_id,
+        XComModel.dag_id == dag.dag_id,
         XComModel.key == "return_value",
     )
     with create_session() as session:
         results = {one.task_id: XComModel.deserialize_value(one) for one in session.scalars(wanted)}
-    return {"state": str(finished.state), "run_id": finished.run_id, "results": results}
+    return {"state": state, "run_id": run_id, "results": results}
 
 
 def _answer(value: dict[str, Any]) -> None:
