@@ -161,7 +161,8 @@ class _Placing:
     moves: list[Relocation] = field(default_factory=list)
     length: int = 0
     """Of the dimension, with ours at the end."""
-    note: str = ""
+    both_appended: str = ""
+    """Labels that others appended as well, for people."""
 
     def run(self) -> Unresolved | None:
         dim, tree = self.dim, self.dim.tree
@@ -214,10 +215,16 @@ class _Placing:
         twice = [str(label) for label in ours if label in existing]
         if twice:
             shown = ", ".join(twice[:_SHOWN]) + (", ..." if len(twice) > _SHOWN else "")
-            self.note = (
-                f'; both appended {dim.name} {shown}, and on_existing_label="replace" lets the '
-                "later values replace the earlier ones"
-            )
+            self.both_appended = f"{dim.name} {shown}"
+
+    def _note(self, edits: ArrayEdits) -> str:
+        """What to tell people about labels that both sides appended."""
+        if not self.both_appended:
+            return ""
+        replaces = 'on_existing_label="replace" lets the later values replace the earlier ones'
+        if edits.boxes is None:
+            replaces += " where this session records which cells it writes"
+        return f"; both appended {self.both_appended}, and {replaces}"
 
     def _labels(self) -> tuple[list[Hashable], list[Hashable]]:
         """Labels that we appended, and those that others did."""
@@ -307,10 +314,8 @@ class _Placing:
             ChunkRefs.of(concatenate(parts)), None if boxes is None else self._moved(boxes, at)
         )
         targets = [tuple(row) for row in np.concatenate(met).tolist()]
-        claims = self._claims(node, at, targets)
-        return made, {
-            index: Dispute(None, claims.get(index, ()), note=self.note) for index in targets
-        }
+        claims, note = self._claims(node, at, edits, targets), self._note(edits)
+        return made, {index: Dispute(None, claims.get(index, ()), note=note) for index in targets}
 
     def _rewrite(
         self, node: Node, at: int, size: int, edits: ArrayEdits
@@ -335,9 +340,9 @@ class _Placing:
                 cells = tuple((0, length) for length in document.chunk_shape)
                 part = CellPart(refs[row], _with(cells, at, source), _with(cells, at, target))
                 targets.setdefault(here, []).append(part)
-        claims = self._claims(node, at, list(targets))
+        claims, note = self._claims(node, at, edits, list(targets)), self._note(edits)
         return made, {
-            index: Dispute(None, claims.get(index, ()), tuple(parts), self.note)
+            index: Dispute(None, claims.get(index, ()), tuple(parts), note)
             for index, parts in targets.items()
         }
 
@@ -389,9 +394,9 @@ class _Placing:
         return joined((), found)
 
     def _claims(
-        self, node: Node, at: int, targets: Sequence[Index]
+        self, node: Node, at: int, edits: ArrayEdits, targets: Sequence[Index]
     ) -> dict[Index, tuple[CellClaim, ...]]:
-        """What others wrote meanwhile into these chunks."""
+        """What others wrote meanwhile into these chunks, and ours must not differ from."""
         claims: dict[Index, tuple[CellClaim, ...]] = {}
         if not targets:
             return claims
@@ -406,15 +411,20 @@ class _Placing:
             boxes = believed(step.record, node, written)
             for number in met:
                 index = targets[number]
-                claim = CellClaim(step.theirs.after, self._disputed(node, at, index, boxes))
+                disputed = boxes
+                if self.solver.on_existing_label == "replace" and edits.boxes is not None:
+                    disputed = self._before_append(node, at, index, boxes)
+                claim = CellClaim(step.theirs.after, disputed)
                 if claim.boxes != ():
                     claims[index] = (*claims.get(index, ()), claim)
         return claims
 
-    def _disputed(self, node: Node, at: int, index: Index, boxes: Boxes | None) -> Boxes | None:
-        """Cells of theirs that ours must not differ from."""
-        if self.solver.on_existing_label != "replace":
-            return boxes
+    def _before_append(self, node: Node, at: int, index: Index, boxes: Boxes | None) -> Boxes:
+        """Cells of theirs in front of what was appended: behind it, ours replace them.
+
+        Only cells that were recorded replace others. A chunk without a record also has cells that
+        were never written, and these would replace values with the fill value.
+        """
         document = array_document(node)
         if boxes is None:
             boxes = (chunk_box(index, document.chunk_shape, document.shape),)
