@@ -22,6 +22,13 @@ from airflow_provider_icechunk.engine.commit.conflicts import (
 )
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver
 from airflow_provider_icechunk.engine.concurrency import add_async_twins
+from airflow_provider_icechunk.engine.datasets.dataset import (
+    Coordinate,
+    Growing,
+    IcechunkDataset,
+    Placement,
+    Variable,
+)
 from airflow_provider_icechunk.engine.format.config.model import (
     CachingConfig,
     CompressionAlgorithm,
@@ -61,13 +68,6 @@ from airflow_provider_icechunk.engine.history.operations import (
     UpdateType,
 )
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
-from airflow_provider_icechunk.engine.pipelines.dataset import (
-    Coordinate,
-    Growing,
-    IcechunkDataset,
-    Placement,
-    Variable,
-)
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
@@ -150,6 +150,11 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.datasets.coverage import (
+        ArrayCoverage,
+        Coverage,
+        coverage,
+    )
     from airflow_provider_icechunk.engine.ingest.apply import refer_to_files
     from airflow_provider_icechunk.engine.maintenance.collect import Collection
     from airflow_provider_icechunk.engine.maintenance.collect_plan import (
@@ -188,11 +193,6 @@ if TYPE_CHECKING:
     )
     from airflow_provider_icechunk.engine.pipelines.changes import declare, set_attributes
     from airflow_provider_icechunk.engine.pipelines.copying import CopyProgress, CopyResult
-    from airflow_provider_icechunk.engine.pipelines.coverage import (
-        ArrayCoverage,
-        Coverage,
-        coverage,
-    )
     from airflow_provider_icechunk.engine.pipelines.revert import revert
     from airflow_provider_icechunk.engine.pipelines.window import ArrayCut, DropPlan, drop_labels
     from airflow_provider_icechunk.engine.zarr_store.datasets import to_icechunk
@@ -498,9 +498,9 @@ def print_debug_info() -> None:
 
 
 _LATE = {
-    "ArrayCoverage": "airflow_provider_icechunk.engine.pipelines.coverage",
-    "Coverage": "airflow_provider_icechunk.engine.pipelines.coverage",
-    "coverage": "airflow_provider_icechunk.engine.pipelines.coverage",
+    "ArrayCoverage": "airflow_provider_icechunk.engine.datasets.coverage",
+    "Coverage": "airflow_provider_icechunk.engine.datasets.coverage",
+    "coverage": "airflow_provider_icechunk.engine.datasets.coverage",
     "ChunkStorageStats": "airflow_provider_icechunk.engine.maintenance.measure",
     "Code": "airflow_provider_icechunk.engine.maintenance.findings",
     "Collection": "airflow_provider_icechunk.engine.maintenance.collect",

@@ -3,7 +3,7 @@
 Importing this loads the standard library only, so that it is safe wherever DAGs are parsed.
 """
 
-from airflow_provider_icechunk.engine.pipelines.dataset import (
+from airflow_provider_icechunk.engine.datasets.dataset import (
     Coordinate,
     Growing,
     IcechunkDataset,

@@ -12,7 +12,7 @@ import zarr
 
 from airflow_provider_icechunk.api import MergeSolver, Repository, Session, in_memory_storage
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.pipelines.reruns import Attempt
 from airflow_provider_icechunk.engine.pipelines.transaction import CommitOptions, commit_session
 from airflow_provider_icechunk.spark.runtime import check_versions

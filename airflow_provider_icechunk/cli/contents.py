@@ -119,7 +119,7 @@ def draw_tree(top: str, entries: Sequence[TreeEntry]) -> Tree:
 
 def coverage(task: Task) -> Report:
     """Show which labels of an array are there and which are missing."""
-    from airflow_provider_icechunk.engine.pipelines.coverage import coverage as measure_coverage
+    from airflow_provider_icechunk.engine.datasets.coverage import coverage as measure_coverage
 
     repository = task.open()
     snapshot_id = find_version(repository, task.args.version)

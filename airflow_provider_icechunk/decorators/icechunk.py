@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_icechunk.api import Repository, Session
     from airflow_provider_icechunk.dataset import IcechunkDataset
-    from airflow_provider_icechunk.engine.pipelines.dataset import Placement
+    from airflow_provider_icechunk.engine.datasets.dataset import Placement
     from airflow_provider_icechunk.engine.zarr_store.datasets import ZarrWriteModes
 
 INJECTED = ("session", "store")
@@ -228,13 +228,13 @@ class _IcechunkDecoratedOperator(
 
     def _ensure(self, session: Session, place: Placement) -> Placement:
         """Make the session hold at least the dataset, up to the place of the run."""
-        from airflow_provider_icechunk.engine.pipelines.declare import ensure
+        from airflow_provider_icechunk.engine.datasets.declare import ensure
 
         assert self.dataset is not None
         return ensure(session, self.dataset, place)
 
     def _place(self, session: Session, placement: Placement) -> Any:
-        from airflow_provider_icechunk.engine.pipelines.located import open_place
+        from airflow_provider_icechunk.engine.datasets.located import open_place
 
         assert self.dataset is not None
         return open_place(session, self.dataset, placement)
@@ -244,7 +244,7 @@ class _IcechunkDecoratedOperator(
         from airflow_provider_icechunk.engine.zarr_store.datasets import is_dataset, write_dataset
 
         if is_dataset(result) and self.dataset is not None and placement is not None:
-            from airflow_provider_icechunk.engine.pipelines.located import write_place
+            from airflow_provider_icechunk.engine.datasets.located import write_place
 
             return write_place(session, self.dataset, placement, result)
         if is_dataset(result):

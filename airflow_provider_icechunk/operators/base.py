@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 
-from airflow_provider_icechunk.engine.pipelines.growing import no_label
+from airflow_provider_icechunk.engine.datasets.growing import no_label
 from airflow_provider_icechunk.engine.pipelines.reruns import (
     METADATA_KEY,
     ON_RERUN,

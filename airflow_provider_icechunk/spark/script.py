@@ -21,8 +21,8 @@ from uuid import uuid4
 from pydantic import Field, JsonValue, ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_icechunk.engine.pipelines.dataset import IcechunkDataset, Placement
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.pipelines.description import (
     ClosedModel,
     SessionDescription,

@@ -32,8 +32,8 @@ from pydantic import (
 )
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk.engine.datasets.dataset import Placement
 from airflow_provider_icechunk.engine.ingest.plan import choose
-from airflow_provider_icechunk.engine.pipelines.dataset import Placement
 from airflow_provider_icechunk.engine.pipelines.description import (
     ClosedModel,
     SessionDescription,

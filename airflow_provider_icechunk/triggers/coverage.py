@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_icechunk.engine.pipelines.dataset import IcechunkDataset
+from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset
 from airflow_provider_icechunk.engine.pipelines.observe import poll_labels
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 

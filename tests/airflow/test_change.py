@@ -17,7 +17,7 @@ from airflow_provider_icechunk.api import (
     set_attributes,
 )
 from airflow_provider_icechunk.dataset import Coordinate, Growing, IcechunkDataset, Variable
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
     InvalidInputError,

@@ -16,7 +16,7 @@ from support.provider_classes import listed
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.dataset import IcechunkDataset
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.spark.write.generated import generate
 
 pytestmark = [

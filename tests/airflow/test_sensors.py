@@ -24,7 +24,7 @@ from support.provider_classes import AT, DATASET, listed, parameters
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.sensors.branch import IcechunkBranchSensor
 from airflow_provider_icechunk.sensors.coverage import IcechunkCoverageSensor

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage

@@ -83,7 +83,7 @@ def backfill(airflows: tuple[AirflowProcess, AirflowProcess], downstream: Airflo
 
 def show_coverage() -> None:
     """Print which days are there, and which are missing."""
-    from airflow_provider_icechunk.engine.pipelines.coverage import coverage
+    from airflow_provider_icechunk.engine.datasets.coverage import coverage
 
     found = coverage(open_repository(), "temperature", dim="time")
     print(f"      there:   {_ranges(found.present)}")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.engine.commit.documents import encoded, is_same
+from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
+from airflow_provider_icechunk.engine.datasets.declare import ensure
+from airflow_provider_icechunk.engine.datasets.growing import checked_attrs
 from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Payload
 from airflow_provider_icechunk.engine.format.names import check_node_path
 from airflow_provider_icechunk.engine.objects.chunk_writer import ChunkWriter
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
-from .dataset import IcechunkDataset, Placement
-from .declare import ensure
-from .growing import checked_attrs
 from .transaction import CommitOptions, Outcome, write_session
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from pydantic import (
     ValidationError,
 )
 
+from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.exceptions import InvalidInputError
-
-from .dataset import IcechunkDataset, Placement
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.storage.base import Storage

@@ -24,11 +24,10 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset
     from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
     from airflow_provider_icechunk.engine.history.diff import Diff
     from airflow_provider_icechunk.engine.repository import Repository
-
-    from .dataset import IcechunkDataset
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +268,7 @@ def poll_labels(
     branch: str,
 ) -> dict[str, Any] | None:
     """What is there of a dataset, if that is all of the labels that are asked for."""
-    from .coverage import coverage
+    from airflow_provider_icechunk.engine.datasets.coverage import coverage
 
     given = dataset.place(at)
     answer: dict[str, Any] = {"branch": branch}

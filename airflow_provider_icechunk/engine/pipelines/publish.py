@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_icechunk.engine.datasets.stored import (
+    DROPPED_KEY,
+    drops_to_json,
+    joined_drops,
+)
 from airflow_provider_icechunk.engine.retry import at_once
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -21,7 +26,6 @@ from airflow_provider_icechunk.exceptions import (
 
 from .checks import CHECKS_KEY, check_report
 from .reruns import Attempt, EarlierCommit, among
-from .stored import DROPPED_KEY, drops_to_json, joined_drops
 from .transaction import CommitOptions, Outcome, outcome, superseding
 
 if TYPE_CHECKING:

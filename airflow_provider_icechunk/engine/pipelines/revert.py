@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_icechunk.engine.datasets.stored import (
+    DROPPED_KEY,
+    drops_to_json,
+    reverted_drops,
+)
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.history.versions import parse_snapshot_id
@@ -17,7 +22,6 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
 )
 
-from .stored import DROPPED_KEY, drops_to_json, reverted_drops
 from .transaction import CommitOptions, Outcome, write_session
 
 if TYPE_CHECKING:

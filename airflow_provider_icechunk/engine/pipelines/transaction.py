@@ -27,14 +27,13 @@ from .reruns import (
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+    from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
     from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
     from airflow_provider_icechunk.engine.maintenance.compact import CompactionRules
     from airflow_provider_icechunk.engine.repository import Repository
     from airflow_provider_icechunk.engine.sessions.session import Session
     from airflow_provider_icechunk.engine.workers.jobs import JobFolder
     from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
-
-    from .dataset import IcechunkDataset, Placement
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +107,7 @@ def open_for(
     session = repository.writable_session(branch)
     apply_arrays(session.store, declared)
     if dataset is not None and placement is not None:
-        from .declare import ensure
+        from airflow_provider_icechunk.engine.datasets.declare import ensure
 
         placement = ensure(session, dataset, placement)
     return OpenedSession(session.work_unit(f"{job}/{uuid4().hex[:12]}"), placement)

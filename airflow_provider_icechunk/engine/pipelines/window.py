@@ -20,6 +20,11 @@ import zarr
 
 from airflow_provider_icechunk.engine.commit.documents import encoded
 from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.datasets.coverage import only_growing
+from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset
+from airflow_provider_icechunk.engine.datasets.declare import stored_labels
+from airflow_provider_icechunk.engine.datasets.growing import FIRST_STEP, Growing, Label
+from airflow_provider_icechunk.engine.datasets.stored import DROPPED_KEY, as_stored, drops_to_json
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.retry import at_once as tries
@@ -34,11 +39,6 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
-from .coverage import only_growing
-from .dataset import IcechunkDataset
-from .declare import stored_labels
-from .growing import FIRST_STEP, Growing, Label
-from .stored import DROPPED_KEY, as_stored, drops_to_json
 from .transaction import CommitOptions, Outcome, write_session
 
 if TYPE_CHECKING:

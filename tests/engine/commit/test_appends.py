@@ -11,7 +11,7 @@ from support.appending import Model, Run, based, landed, modelled, run, seen, st
 from support.recording import RecordingStorage
 
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver, solver_for
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage

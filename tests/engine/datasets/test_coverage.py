@@ -10,7 +10,7 @@ import zarr
 
 from airflow_provider_icechunk.api import Coverage, Repository, coverage, in_memory_storage
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError
 
 

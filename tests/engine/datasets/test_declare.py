@@ -17,7 +17,7 @@ from airflow_provider_icechunk.dataset import (
 )
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver
 from airflow_provider_icechunk.engine.commit.records import read_record
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError
 
 DAYS = Growing(start="2026-01-01", every="1D")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.engine.pipelines.growing import MOST_STEPS, Growing
+from airflow_provider_icechunk.engine.datasets.growing import MOST_STEPS, Growing
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 UNITS = {"s": 1, "min": 60, "h": 3_600, "D": 86_400, "W": 7 * 86_400}

@@ -20,7 +20,7 @@ from airflow_provider_icechunk.api import (
     revert,
 )
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
-from airflow_provider_icechunk.engine.pipelines.declare import ensure
+from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
