@@ -46,6 +46,8 @@ from .world import World, from_micros, to_micros
 PREFIX = "leases/"
 CUTOFF = "leases/cutoff"
 """The latest cut-off of all collections so far."""
+DELETING = "leases/deleting-"
+"""Objects with this prefix hold snapshots that a collection is deleting."""
 QUIET = timedelta(minutes=15)
 """Work younger than this neither writes nor needs a lease."""
 LIFE = timedelta(hours=24)
@@ -116,7 +118,7 @@ def read_leases(storage: Storage, now: int, found: Iterable[Listed] | None = Non
     live: list[Lease] = []
     lapsed: list[Listed] = []
     for listed in storage.scan(PREFIX) if found is None else found:
-        if listed.key == CUTOFF:
+        if listed.key == CUTOFF or listed.key.startswith(DELETING):
             continue
         lease = Lease.parse(listed.key)
         if lease is None:

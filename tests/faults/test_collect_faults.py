@@ -23,18 +23,27 @@ from support.maintenance import (
     write,
 )
 
+from airflow_provider_icechunk.engine.leases import DELETING
 from airflow_provider_icechunk.engine.maintenance.collect import Collection
 from airflow_provider_icechunk.engine.maintenance.collect_plan import Layer
 from airflow_provider_icechunk.engine.repository import Repository
-from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Deleted, Listed, Storage
+from airflow_provider_icechunk.engine.storage.base import (
+    Absent,
+    Anything,
+    Deleted,
+    Listed,
+    Put,
+    Storage,
+)
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import (
+    FormatError,
     Kind,
     MaintenanceError,
     NotFoundError,
     StorageError,
 )
-from airflow_provider_icechunk.testing.storages import WrappedStorage, every_crash
+from airflow_provider_icechunk.testing.storages import Crash, WrappedStorage, every_crash
 
 AGE = timedelta(days=1)
 SOME = {"1": 1, "2": 5, "alpha": 5, "alpha1": 5, "draft": 5}
@@ -199,6 +208,55 @@ def test_snapshots_named_at_the_moment_of_deletion_are_put_back(generation: str)
     assert [info.message for info in repo.ancestry(tag="rescued")][:2] == ["doomed 2", "doomed 1"]
     assert repo.verify().ok
     assert "tag rescued" in everything(storage)
+
+
+@pytest.mark.parametrize("generation", [one for one in GENERATIONS if one != "2"])
+def test_a_collector_that_dies_after_deleting_is_finished_by_the_next(generation: str) -> None:
+    clock = Clock()
+    storage, ids = lived_in(generation, clock)
+    clock.wait(days=10)
+    folder = layout_of(storage).snapshots
+
+    class Dying(WrappedStorage):
+        def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
+            is_last = any(key.startswith(folder) for key in keys)
+            if is_last:
+                other = Repository.open(self.inner, world=clock.world())
+                other.create_tag("rescued", ids["doomed 2"])
+            self.inner.delete(keys, immutable=immutable)
+            if is_last:
+                raise Crash
+            return Deleted()
+
+        def put_many(self, puts: Sequence[Put]) -> None:
+            raise Crash  # It is dead: it restores nothing.
+
+    with pytest.raises(Crash):
+        Repository.open(Dying(storage)).garbage_collect(clock.now - AGE)
+    repo = Repository.open(storage, world=clock.world())
+    assert not repo.verify().ok
+    assert repo.garbage_collect(clock.now - AGE, dry_run=True).snapshots_deleted == 0
+    repo.garbage_collect(clock.now - AGE)
+    assert [info.message for info in repo.ancestry(tag="rescued")][:2] == ["doomed 2", "doomed 1"]
+    assert repo.verify().ok
+    assert "tag rescued" in everything(storage)
+    assert len(keys(storage, DELETING)) == 1  # Its collector might still be running.
+    clock.wait(days=2)
+    repo.garbage_collect(clock.now - AGE)
+    assert not keys(storage, DELETING)
+    assert "tag rescued" in everything(storage)
+
+
+@pytest.mark.parametrize("record", [b"", b"\x80", b"\x82\xa7version\x02\xa9snapshots\x90"])
+def test_a_record_of_deletions_that_is_not_understood_stops_collection(record: bytes) -> None:
+    clock = Clock()
+    storage, _ = lived_in("1", clock)
+    storage.put(f"{DELETING}{'0' * 32}", record, expect=Anything())
+    clock.wait(days=10)
+    before = keys(storage)
+    with pytest.raises(FormatError, match="deleting"):
+        Repository.open(storage).garbage_collect(clock.now - AGE)
+    assert keys(storage) == before
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut short", "first byte", "other bytes"])

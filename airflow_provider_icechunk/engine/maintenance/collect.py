@@ -3,8 +3,9 @@
 The order of reads protects writers: objects are listed before references are read, so anything
 committed meanwhile is either not in the listing or found to be in use. Only the store's clock
 decides about age. References are read again before every layer, and what they reach by then is
-removed from the plan. The bytes of deleted snapshots are kept in memory for a moment: if a
-reference to one of them appears, it is restored before anything it refers to is deleted.
+removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to one
+of them appears, it is restored before anything it refers to is deleted, by this collection or, if
+it dies, by the next one (`recovery`).
 
 Uncommitted work is protected by its age and, if it takes longer, by a lease (`engine.leases`): the
 cut-off is stored and leases are read before anything is deleted. A flushed or staged snapshot that
@@ -13,9 +14,7 @@ nothing refers to keeps what it needs while it is younger than the cut-off.
 A writer that creates a reference to a snapshot checks afterwards that the snapshot still exists,
 and otherwise removes the reference (`history.versions`). Generation `2` needs no such check: it
 unlists snapshots before it deletes their files. (`draft` has a list as well, but its files can be
-referred to without it.) One gap remains in the others: a collector that is killed between deleting
-a snapshot and checking again, while somebody refers to that snapshot, leaves no record that it
-should be restored.
+referred to without it.)
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ from .listing import (
     whole,
 )
 from .reachable import Loader, MemoryLimits, Reachable, Roots, read_roots
+from .recovery import Unfinished, read_files, store_files
 
 _SNAPSHOTS_AT_ONCE = 10_000
 """All snapshots are listed again after each batch."""
@@ -89,6 +89,7 @@ class Collection:
         self._old: frozenset[SnapshotId] = frozenset()
         self._fresh = False
         """Whether references were read since the last delete, and nothing else was done."""
+        self._unfinished = Unfinished({}, ())
 
     def make_plan(
         self, older_than: datetime, *, minimum_age: timedelta | None = None
@@ -138,6 +139,7 @@ class Collection:
                 stacklevel=5,
             )
         leases = read_leases(storage, to_micros(now), found)
+        self._unfinished = read_files(storage, self._core.generation, found, to_micros(now))
         older = sum(lease.since < wanted for lease in leases.live)
         return _Start(to_micros(now), leases.limit(wanted), older, leases.lapsed)
 
@@ -147,6 +149,7 @@ class Collection:
         Stops after a layer in which a delete failed; the summary says which keys and why. An
         operations log gets an entry even if there is nothing to delete.
         """
+        self._finish_others()
         if isinstance(self._core.refs, Register):
             self._refresh()
             doomed = plan.without(self._live).objects[Layer.SNAPSHOTS]
@@ -170,6 +173,26 @@ class Collection:
             if summary.stopped_at is not None:
                 break
         return summary
+
+    def _finish_others(self) -> None:
+        """Restore what collections that died had deleted, as far as it is in use."""
+        files, ended = self._unfinished.files, list(self._unfinished.ended)
+        if not files and not ended:
+            return
+        self._refresh()
+        live = set(whole(self._live.snapshots()))
+        missing = [
+            one
+            for one, found in zip(
+                files,
+                self._core.storage.get_many([(self._key(one), None) for one in files]),
+                strict=True,
+            )
+            if found is None
+        ]
+        self._restore({one: files[one] for one in missing if one in live})
+        if ended:
+            self._core.storage.delete(ended)
 
     def _announce(self, plan: CollectionPlan) -> CollectionPlan:
         """Store the cut-off, then remove from the plan what leases now protect.
@@ -227,7 +250,7 @@ class Collection:
             roots = read_roots(self._core.refs, self._old) if number else first
             if roots == self._roots:
                 return
-            self._live.extend(roots.tips(), spare)
+            self._live.extend(roots.tips(), {**self._unfinished.files, **(spare or {})})
             self._roots = roots
             if looks is not None and number + 1 >= looks:
                 return
@@ -262,6 +285,7 @@ class Collection:
             for identity, fetched in zip(whole(part.ids), found, strict=True)
             if fetched is not None
         }
+        record = self._store_record(spare)
         outcome = self._delete(part)
         try:
             _, self._stored = together(partial(self._refresh, spare), self._list_snapshots)
@@ -272,18 +296,30 @@ class Collection:
         named = contains(self._live.snapshots(), part.ids)
         back = [SnapshotId(identity) for identity in whole(part.ids[named])]
         self._restore({identity: spare[identity] for identity in back if identity in spare})
+        if record is not None:
+            self._core.storage.delete([record])
         for identity in spare:
             self._core.objects.forget_snapshot(identity)
-        kept = {self._core.refs.layout.snapshot(identity) for identity in back}
+        kept = {self._key(identity) for identity in back}
         return replace(outcome, sizes={k: v for k, v in outcome.sizes.items() if k not in kept})
+
+    def _store_record(self, files: Mapping[SnapshotId, bytes]) -> str | None:
+        """Where the files are found if this process dies; nowhere if it cannot matter."""
+        if not files or self._core.generation.hides_expired:
+            return None
+        return store_files(self._core.storage, files, self._core.world)
+
+    def _key(self, identity: SnapshotId) -> str:
+        return self._core.refs.layout.snapshot(identity)
 
     def _restore(self, files: Mapping[SnapshotId, bytes]) -> None:
         if files:
             storage, refs = self._core.storage, self._core.refs
             marks = file_marks(refs.generation, FileType.SNAPSHOT)
             kind = file_content_type(refs.generation)
-            key = refs.layout.snapshot
-            storage.put_many([Put(key(one), data, marks, kind) for one, data in files.items()])
+            storage.put_many(
+                [Put(self._key(one), data, marks, kind) for one, data in files.items()]
+            )
             storage.settle()
 
     def _delete_layer(
