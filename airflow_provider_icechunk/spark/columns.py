@@ -74,13 +74,19 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
-def to_arrow(values: NDArray[Any], column: Column) -> pa.Array:
-    """Array values as an Arrow column."""
+def to_arrow(
+    values: NDArray[Any], column: Column, absent: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Array values as an Arrow column.
+
+    :param absent: where there is no value, which becomes NULL.
+    """
     if column.arrow == _TIME[1]:
-        return pa.array(values.astype("datetime64[us]"), pa.timestamp("us")).cast(column.arrow)
+        times = values.astype("datetime64[us]")
+        return pa.array(times, pa.timestamp("us"), mask=absent).cast(column.arrow)
     if column.arrow == _TEXT[1]:
         return pa.array([str(value) for value in values], column.arrow)
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     if native.dtype == np.float16:
         native = native.astype(np.float32)
-    return pa.array(native).cast(column.arrow)
+    return pa.array(native, mask=absent).cast(column.arrow)

@@ -20,12 +20,12 @@ referred to without it.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from airflow_provider_icechunk.engine.concurrency import together
+from airflow_provider_icechunk.engine.concurrency import Background, together
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.codec import FileType
 from airflow_provider_icechunk.engine.format.file_marks import file_content_type, file_marks
@@ -90,6 +90,7 @@ class Collection:
         self._fresh = False
         """Whether references were read since the last delete, and nothing else was done."""
         self._unfinished = Unfinished({}, ())
+        self._ending: list[Background[Deleted]] = []
 
     def make_plan(
         self, older_than: datetime, *, minimum_age: timedelta | None = None
@@ -156,7 +157,8 @@ class Collection:
             unlist(self._core.refs, doomed)
             # One that is listed from here on was flushed meanwhile, by work that began long ago.
             self._old -= {SnapshotId(one) for one in whole(doomed.ids)}
-        plan = self._announce(plan)
+        kept, plan = together(partial(self._keep_first, plan), partial(self._announce, plan))
+        assert isinstance(plan, CollectionPlan)
         summary = GCSummary(plan=plan)
         for layer in Layer:
             if not len(plan.layer(layer)):
@@ -166,12 +168,14 @@ class Collection:
             self._fresh = False
             plan = plan.without(self._live)
             if layer is Layer.SNAPSHOTS:
-                summary = self._delete_snapshots(plan, summary)
+                summary = self._delete_snapshots(plan, summary, kept)
                 self._fresh = True
             else:
                 summary = self._delete_layer(plan.layer(layer), layer, summary)
             if summary.stopped_at is not None:
                 break
+        for ending in self._ending:
+            ending.result()
         return summary
 
     def _finish_others(self) -> None:
@@ -261,31 +265,54 @@ class Collection:
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
-    def _delete_snapshots(self, plan: CollectionPlan, summary: GCSummary) -> GCSummary:
+    def _keep_first(self, plan: CollectionPlan) -> _Kept:
+        """The first batch of snapshots, read and stored once more while the cut-off is stored."""
+        doomed = _batches(plan.without(self._live).objects[Layer.SNAPSHOTS])
+        return self._keep(next(doomed, Listing.empty("")))
+
+    def _delete_snapshots(self, plan: CollectionPlan, summary: GCSummary, kept: _Kept) -> GCSummary:
         """Newest first, so that a restored snapshot still has its ancestors."""
-        doomed = plan.objects[Layer.SNAPSHOTS]
-        for part in parts(doomed.newest_first(), most=_SNAPSHOTS_AT_ONCE, most_bytes=_SPARE_BYTES):
-            unnamed = ~contains(self._live.snapshots(), part.ids)
-            outcome = self._delete_recoverably(part.take(unnamed), plan.before)
+        for part in _batches(plan.objects[Layer.SNAPSHOTS]):
+            unnamed = part.take(~contains(self._live.snapshots(), part.ids))
+            if not kept.holds(unnamed):
+                self._end(kept)
+                kept = self._keep(unnamed)
+            outcome = self._delete_recoverably(unnamed, plan.before, kept)
             summary = _counted(summary, Layer.SNAPSHOTS, outcome)
             if summary.stopped_at is not None:
                 break
+        self._end(kept)
         return summary
 
-    def _delete_recoverably(self, part: Listing, before: int) -> _Outcome:
+    def _keep(self, part: Listing) -> _Kept:
+        """Read the files of snapshots, and store them where the next collection finds them."""
+        keys = part.keys()
+        found = self._core.storage.get_many([(key, None) for key in keys])
+        files = {
+            SnapshotId(identity): fetched.data
+            for identity, fetched in zip(whole(part.ids), found, strict=True)
+            if fetched is not None
+        }
+        record = None
+        if files and not self._core.generation.hides_expired:
+            record = store_files(self._core.storage, files, self._core.world)
+        return _Kept(frozenset(whole(part.ids)), files, record)
+
+    def _end(self, kept: _Kept) -> None:
+        """Delete the record of a batch, beside what follows."""
+        record = kept.record
+        if record is not None:
+            self._ending.append(Background(lambda: self._core.storage.delete([record])))
+
+    def _delete_recoverably(self, part: Listing, before: int, kept: _Kept) -> _Outcome:
         """Delete snapshots and check again; those that came into use meanwhile are restored.
 
         A writer that stores a child of one of these, or one with its chunks, checks afterwards that
         it still exists; if it did, the new snapshot is found here.
         """
-        keys = part.keys()
-        found = self._core.storage.get_many([(key, None) for key in keys])
         spare = {
-            SnapshotId(identity): fetched.data
-            for identity, fetched in zip(whole(part.ids), found, strict=True)
-            if fetched is not None
+            one: kept.files[one] for one in map(SnapshotId, whole(part.ids)) if one in kept.files
         }
-        record = self._store_record(spare)
         outcome = self._delete(part)
         try:
             _, self._stored = together(partial(self._refresh, spare), self._list_snapshots)
@@ -296,18 +323,10 @@ class Collection:
         named = contains(self._live.snapshots(), part.ids)
         back = [SnapshotId(identity) for identity in whole(part.ids[named])]
         self._restore({identity: spare[identity] for identity in back if identity in spare})
-        if record is not None:
-            self._core.storage.delete([record])
         for identity in spare:
             self._core.objects.forget_snapshot(identity)
-        kept = {self._key(identity) for identity in back}
-        return replace(outcome, sizes={k: v for k, v in outcome.sizes.items() if k not in kept})
-
-    def _store_record(self, files: Mapping[SnapshotId, bytes]) -> str | None:
-        """Where the files are found if this process dies; nowhere if it cannot matter."""
-        if not files or self._core.generation.hides_expired:
-            return None
-        return store_files(self._core.storage, files, self._core.world)
+        left = {self._key(identity) for identity in back}
+        return replace(outcome, sizes={k: v for k, v in outcome.sizes.items() if k not in left})
 
     def _key(self, identity: SnapshotId) -> str:
         return self._core.refs.layout.snapshot(identity)
@@ -364,6 +383,21 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kept:
+    """Snapshot files that are about to be deleted."""
+
+    ids: frozenset[bytes]
+    files: Mapping[SnapshotId, bytes]
+    """Those that exist."""
+    record: str | None
+    """Where they are stored meanwhile."""
+
+    def holds(self, part: Listing) -> bool:
+        """Whether all snapshots of a batch are among them."""
+        return self.ids.issuperset(whole(part.ids))
+
+
+@dataclass(frozen=True, slots=True)
 class _Outcome:
     """The result of one call."""
 
@@ -396,6 +430,11 @@ def unlist(refs: Register, doomed: Listing) -> None:
             "a snapshot that was to be deleted came into use meanwhile; nothing was deleted. "
             "Try again"
         )
+
+
+def _batches(doomed: Listing) -> Iterator[Listing]:
+    """Snapshots in batches whose files fit into memory, newest first."""
+    return parts(doomed.newest_first(), most=_SNAPSHOTS_AT_ONCE, most_bytes=_SPARE_BYTES)
 
 
 def _counted(summary: GCSummary, layer: Layer, outcome: _Outcome) -> GCSummary:

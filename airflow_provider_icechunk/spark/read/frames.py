@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import zarr
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_icechunk.engine.sessions.session import Session
@@ -51,6 +52,7 @@ def read_dataframe(
     isel: Parts | None = None,
     sel: Ranges | None = None,
     coordinates: bool = True,
+    decode: bool = True,
     tasks: int | None = None,
 ) -> DataFrame:
     """Read the array at `path`, or arrays of the group there, from one snapshot as a frame.
@@ -63,6 +65,8 @@ def read_dataframe(
     :param sel: values of a sorted coordinate by name or number of dimension: (first, last),
         inclusive; `None` leaves an end open.
     :param coordinates: show values of coordinate arrays instead of positions, where they exist.
+    :param decode: show what values mean by the CF conventions: times as timestamps, scaled numbers
+        as they were before, missing values as NULL. Otherwise what is stored.
     """
     session = open_snapshot(repository, branch, tag, snapshot_id, as_of)
     reading = plan_reading(
@@ -72,6 +76,7 @@ def read_dataframe(
         variables=variables,
         selection=Selection(isel or {}, sel or {}),
         coordinates=coordinates,
+        decode=decode,
         tasks=tasks,
         cores=cores(spark),
     )
@@ -117,22 +122,31 @@ def _read_numbers(
 def _long_rows(
     reading: PlannedRead, arrays: Sequence[zarr.Array[Any]], block: Region
 ) -> Iterator[pa.RecordBatch]:
-    labels = [
-        np.arange(start, stop, dtype=np.int64)
-        if dimension.coordinate is None
-        else np.asarray(open_array(reading.session, dimension.coordinate)[start:stop])
-        for dimension, (start, stop) in zip(reading.dimensions, block, strict=True)
+    labels = [reading.labels(axis, span) for axis, span in enumerate(block)]
+    values = [
+        decoding.decode(np.asarray(array[slices(block)]).reshape(-1))
+        for array, decoding in zip(arrays, reading.decodings, strict=True)
     ]
-    values = [np.asarray(array[slices(block)]).reshape(-1) for array in arrays]
     shape = extent(block)
     schema = arrow_schema(reading.columns)
     for first in range(0, math.prod(shape), _ROWS):
-        rows = np.arange(first, min(first + _ROWS, math.prod(shape)))
-        places = np.unravel_index(rows, shape) if shape else ()
-        parts = [label[place] for label, place in zip(labels, places, strict=True)]
-        parts += [column[rows[0] : rows[-1] + 1] for column in values]
-        columns = [to_arrow(p, c) for p, c in zip(parts, reading.columns, strict=True)]
+        last = min(first + _ROWS, math.prod(shape))
+        places: Sequence[Any] = np.unravel_index(np.arange(first, last), shape) if shape else ()
+        parts = [_taken(label, place) for label, place in zip(labels, places, strict=True)]
+        parts += [_taken(column, slice(first, last)) for column in values]
+        columns = [
+            to_arrow(p, c, gone) for (p, gone), c in zip(parts, reading.columns, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_Part = tuple[NDArray[Any], NDArray[np.bool_] | None]
+"""Values, and where there is none."""
+
+
+def _taken(part: _Part, place: Any) -> _Part:
+    values, absent = part
+    return values[place], None if absent is None else absent[place]
 
 
 def _chunk_rows(array: zarr.Array[Any], region: Region) -> Iterator[pa.RecordBatch]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid
+from airflow_provider_icechunk.engine.zarr_store.cf import Decoding, decoding
 from airflow_provider_icechunk.engine.zarr_store.labels import span_between
 from airflow_provider_icechunk.engine.zarr_store.regions import (
     DimensionKey,
@@ -30,6 +32,7 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
 )
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.columns import CHUNK_COLUMNS, Column, column_for
+from airflow_provider_icechunk.spark.runtime import open_array
 
 FrameLayout = Literal["long", "chunks"]
 """One row per cell, or one row per chunk."""
@@ -45,6 +48,7 @@ class ReadDimension:
     column: Column
     coordinate: str | None
     """Path of the coordinate array for the column's values; without one they are positions."""
+    decoding: Decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,29 @@ class PlannedRead:
     layout: FrameLayout
     columns: tuple[Column, ...]
     dimensions: tuple[ReadDimension, ...]
+    """None in frames of chunks."""
+    decodings: tuple[Decoding, ...]
+    """Of the arrays, in the order of their columns."""
+    box: Region
     tasks: tuple[ReadTask, ...]
+
+    def labels(self, axis: int, span: Span) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """The values of a dimension's column at some positions, and where there is none."""
+        dimension = self.dimensions[axis]
+        if dimension.coordinate is None:
+            return np.arange(*span, dtype=np.int64), None
+        stored = open_array(self.session, dimension.coordinate)[slice(*span)]
+        return dimension.decoding.decode(np.asarray(stored))
+
+    def narrowed(self, spans: Mapping[int, Span]) -> PlannedRead:
+        """The same for a part of the box: positions by axis."""
+        box = tuple(spans.get(axis, span) for axis, span in enumerate(self.box))
+        paths = self.tasks[0].paths if self.tasks else ()
+        if box == self.box or not paths:
+            return self
+        arrays = [open_array(self.session, path) for path in paths]
+        made = _tasks(arrays, box, min(len(self.tasks), _chunk_count(arrays[0], box)), 1)
+        return replace(self, box=box, tasks=tuple(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +112,7 @@ def plan_reading(
     coordinates: bool,
     tasks: int | None,
     cores: int,
+    decode: bool = True,
 ) -> PlannedRead:
     """Plan to read the array at `path`, or arrays of the group there."""
     root = zarr.open_group(session.store, mode="r")
@@ -95,20 +122,31 @@ def plan_reading(
     arrays = [node] if isinstance(node, zarr.Array) else _members(node, variables)
     home = _parent(root, arrays[0]) if isinstance(node, zarr.Array) else node
     names = dimension_names(arrays[0])
-    box = _box(arrays[0], names, home, selection)
+    box = _box(arrays[0], names, home, selection, decode)
     if layout == "chunks":
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
-        return PlannedRead(session, layout, CHUNK_COLUMNS, (), tuple(work))
-    values = tuple(column_for(array.basename or "value", array.dtype) for array in arrays)
+        return PlannedRead(session, layout, CHUNK_COLUMNS, (), (), box, tuple(work))
+    decodings = tuple(_decoding(array, decode) for array in arrays)
+    values = tuple(
+        column_for(array.basename or "value", one.dtype)
+        for array, one in zip(arrays, decodings, strict=True)
+    )
     taken = {column.name for column in values}
-    dimensions = tuple(_dimension(name, home if coordinates else None, taken) for name in names)
+    group = home if coordinates else None
+    dimensions = tuple(_dimension(name, group, taken, decode) for name in names)
     return PlannedRead(
         session,
         layout,
         (*(dimension.column for dimension in dimensions), *values),
         dimensions,
+        decodings,
+        box,
         tuple(_tasks(arrays, box, tasks, cores)),
     )
+
+
+def _decoding(array: zarr.Array[Any], decode: bool) -> Decoding:
+    return decoding(array.dtype, array.attrs.asdict()) if decode else Decoding(array.dtype)
 
 
 def _members(group: zarr.Group, variables: Sequence[str] | None) -> list[zarr.Array[Any]]:
@@ -147,16 +185,21 @@ def _coordinate(group: zarr.Group, name: str) -> zarr.Array[Any] | None:
     return node if isinstance(node, zarr.Array) and fits else None
 
 
-def _dimension(name: str, group: zarr.Group | None, taken: set[str]) -> ReadDimension:
+def _dimension(name: str, group: zarr.Group | None, taken: set[str], decode: bool) -> ReadDimension:
     coordinate = None if group is None or name in taken else _coordinate(group, name)
     if coordinate is None:
-        column = f"{name}_index" if name in taken else name
-        return ReadDimension(name, column_for(column, np.dtype(np.int64)), None)
-    return ReadDimension(name, column_for(name, coordinate.dtype), coordinate.path)
+        column, number = f"{name}_index" if name in taken else name, np.dtype(np.int64)
+        return ReadDimension(name, column_for(column, number), None, Decoding(number))
+    how = _decoding(coordinate, decode)
+    return ReadDimension(name, column_for(name, how.dtype), coordinate.path, how)
 
 
 def _box(
-    array: zarr.Array[Any], names: Sequence[str], group: zarr.Group, selection: Selection
+    array: zarr.Array[Any],
+    names: Sequence[str],
+    group: zarr.Group,
+    selection: Selection,
+    decode: bool,
 ) -> Region:
     where = repr(array.path)
     positions = by_axis(selection.isel, names, where)
@@ -165,18 +208,23 @@ def _box(
     if both:
         raise InvalidInputError(f"dimension {names[min(both)]!r} is selected in two ways")
     return tuple(
-        _by_values(group, name, length, ranges[axis])
+        _by_values(group, name, length, ranges[axis], decode)
         if axis in ranges
         else span_of(positions.get(axis, (0, length)), name, length)
         for axis, (name, length) in enumerate(zip(names, array.shape, strict=True))
     )
 
 
-def _by_values(group: zarr.Group, name: str, length: int, bounds: tuple[Any, Any]) -> Span:
+def _by_values(
+    group: zarr.Group, name: str, length: int, bounds: tuple[Any, Any], decode: bool
+) -> Span:
     coordinate = _coordinate(group, name)
     if coordinate is None or coordinate.shape != (length,):
         raise InvalidInputError(f"dimension {name!r} has no coordinate array: select with `isel`")
-    return span_between(name, np.asarray(coordinate[:]), bounds)
+    values, absent = _decoding(coordinate, decode).decode(np.asarray(coordinate[:]))
+    if absent is not None:
+        raise InvalidInputError(f"the coordinate {name!r} lacks values: select with `isel`")
+    return span_between(name, values, bounds)
 
 
 def _tasks(
@@ -188,3 +236,9 @@ def _tasks(
     parts = tasks or plan_parts(size, cores)
     paths = tuple(array.path for array in arrays)
     return [ReadTask(paths, region) for region in plan_box(box, grid, parts)]
+
+
+def _chunk_count(array: zarr.Array[Any], box: Region) -> int:
+    """How many chunks a box touches."""
+    sizes = zip(box, chunk_grid(array), strict=True)
+    return max(1, math.prod(-(-stop // size) - start // size for (start, stop), size in sizes))

@@ -21,8 +21,17 @@ NOW = "now"
 """Start with the first commit after the first start of the query."""
 EVERYTHING = "everything"
 """Start with everything that exists at that time, as if one commit had created it."""
-_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options for Spark itself, which it also passes to a stream's source or sink."""
+_OF_SPARK = frozenset({
+    "checkpointlocation", "queryname",
+    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
+})  # fmt: skip
+"""What Spark also passes to the source or sink of a stream, and to the source of a table."""
+_OF_TABLES = "option."
+"""Spark repeats the options of a table with this prefix."""
+
+
+_ALIASES = {"versionasof": "snapshot", "timestampasof": "asof", "repository": "path"}
+"""Names that other table formats use, and one for tables: Spark keeps their `path` to itself."""
 
 
 class SourceOptions(BaseModel):
@@ -53,6 +62,8 @@ class SourceOptions(BaseModel):
     isel: dict[str, int | tuple[int, int]] = {}
     sel: dict[str, tuple[Any, Any]] = {}
     coordinates: bool = True
+    decode: bool = True
+    """Whether values are decoded by the CF conventions."""
     tasks: int | None = Field(default=None, ge=1, le=100_000)
 
     job: str | None = None
@@ -111,7 +122,18 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options; errors do not quote values, which may be secret."""
     try:
         given = {name.lower(): options[name] for name in options}
-        ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
-        return SourceOptions.model_validate(ours)
+        ours = {
+            name: value
+            for name, value in given.items()
+            if name not in _OF_SPARK and not name.startswith(_OF_TABLES)
+        }
+        if "location" in given:
+            ours.setdefault("path", given["location"])
+        # An alias beside the name it stands for stays, and is refused as unknown.
+        known = {
+            _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value
+            for name, value in ours.items()
+        }
+        return SourceOptions.model_validate(known)
     except ValidationError as error:
         raise InvalidInputError(f"invalid options for icechunk: {describe(error)}") from None

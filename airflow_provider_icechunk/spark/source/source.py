@@ -24,9 +24,11 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from airflow_provider_icechunk.engine.workers.codec import Fragment
     from airflow_provider_icechunk.spark.read.plan import PlannedRead
+    from airflow_provider_icechunk.spark.read.prune import Comparison, Operator
 
     from .options import SourceOptions
     from .stream_read import IcechunkStreamReader
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_OPERATORS: dict[str, Operator] = {
+    "EqualTo": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
+    "IsNotNull": "is not null",
+}
 _CORES = 8
 """Assumed, because Spark does not let a data source know how many tasks it can run at once."""
 
@@ -114,9 +125,37 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
             variables=options.variables,
             selection=Selection(options.isel, options.sel),
             coordinates=options.coordinates,
+            decode=options.decode,
             tasks=options.tasks,
             cores=_CORES,
         )
+
+
+class _Pushing:
+    """Stands for the method of a reader that takes filters.
+
+    Spark refuses to plan a read by a reader that has such a method while
+    `spark.sql.python.filterPushdown.enabled` is off, which it is by default. It looks at the
+    function behind the method, so this one looks like the inherited method; without the setting,
+    Spark does not call it, and filters itself.
+    """
+
+    def __init__(self, reader: IcechunkReader) -> None:
+        self._reader = reader
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: Sequence[Filter]) -> Iterator[Filter]:
+        return self._reader.push(filters)
+
+
+def comparison(one: Filter) -> Comparison | None:
+    """A filter of Spark in terms that need no Spark; `None` if it is of another kind."""
+    from airflow_provider_icechunk.spark.read.prune import Comparison
+
+    name, column = type(one).__name__, getattr(one, "attribute", ())
+    if name not in _OPERATORS or len(column) != 1:
+        return None
+    return Comparison(column[0], _OPERATORS[name], getattr(one, "value", None))
 
 
 @dataclass
@@ -129,6 +168,18 @@ class IcechunkReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, reading: PlannedRead) -> None:
         self._reading = reading
+
+    @property
+    def pushFilters(self) -> _Pushing:  # noqa: N802
+        """Takes filters on dimensions: chunks that they exclude are not read."""
+        return _Pushing(self)
+
+    def push(self, filters: Sequence[Filter]) -> Iterator[Filter]:
+        """Narrow the plan; returns the filters that Spark still has to apply."""
+        from airflow_provider_icechunk.spark.read.prune import prune
+
+        self._reading, left = prune(self._reading, [comparison(one) for one in filters])
+        return (filters[number] for number in left)
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition for each task of the plan."""

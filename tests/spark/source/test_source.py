@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 
 from airflow_provider_icechunk.api import (
@@ -194,3 +194,70 @@ def test_spark_finds_the_source_and_reads_and_writes_with_it(
     assert np.array_equal(content(place, "copy"), VALUES)
     history = list(Repository.open(locate(place)).ancestry(branch="main"))
     assert [info.message for info in history][:2] == ["copied", "first"]
+
+
+@pytest.fixture
+def weather(repository: Repository, tmp_path: Path) -> str:
+    """Ten days in chunks of one, with times and scaled numbers of which one is missing."""
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    days = root.create_array("time", data=np.arange(10), dimension_names=("time",))
+    days.attrs["units"] = "days since 2026-01-01"
+    stored = np.arange(40, dtype="int16").reshape(10, 4)
+    array = root.create_array("t", data=stored, chunks=(1, 4), dimension_names=("time", "x"))
+    array.attrs.update({"scale_factor": 0.5, "_FillValue": 38})
+    session.commit("filled")
+    return str(tmp_path / "repository")
+
+
+@pytest.mark.spark
+def test_where_on_a_coordinate_reads_only_its_chunks(spark: SparkSession, weather: str) -> None:
+    late = "time >= timestamp'2026-01-09 00:00:00+00:00' and x = 2"
+
+    def read() -> DataFrame:
+        return spark.read.format("icechunk").options(node="t").load(weather).where(late)
+
+    assert read().rdd.getNumPartitions() == 10
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = read()
+        assert pushed.rdd.getNumPartitions() == 2
+        assert "Filter" not in pushed._jdf.queryExecution().executedPlan().nodeName()
+        assert [row.t for row in pushed.orderBy("time").collect()] == [17.0, None]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.spark
+def test_a_table_is_read_by_name_and_at_a_version(spark: SparkSession, weather: str) -> None:
+    spark.sql(f"CREATE TABLE days USING icechunk OPTIONS (repository '{weather}', node 't')")
+    try:
+        (row,) = spark.sql("SELECT count(t) AS known, max(time) AS last FROM days").collect()
+        assert row.known == 39
+    finally:
+        spark.sql("DROP TABLE days")
+
+
+def test_what_spark_adds_for_a_table_is_no_error() -> None:
+    added = {"owner": "me", "provider": "icechunk", "option.node": "t", "location": "file:/data"}
+    assert parse_options({"path": "p", "node": "t", **added}).path == "p"
+    assert parse_options({"node": "t", **added}).path == "file:/data"
+
+
+def test_usual_names_of_time_travel_are_known() -> None:
+    options = parse_options({"path": "p", "versionAsOf": "ABC", "timestampAsOf": "2026-01-01"})
+    assert options.snapshot == "ABC"
+    assert str(options.asof) == "2026-01-01 00:00:00"
+    with pytest.raises(InvalidInputError, match="versionasof"):
+        parse_options({"path": "p", "versionAsOf": "ABC", "snapshot": "DEF"})
+
+
+@pytest.mark.spark
+def test_stored_values_are_shown_on_request(spark: SparkSession, weather: str) -> None:
+    frame = spark.read.format("icechunk").options(node="t", decode="false").load(weather)
+    assert [(one.name, one.dataType.simpleString()) for one in frame.schema] == [
+        ("time", "bigint"),
+        ("x", "bigint"),
+        ("t", "smallint"),
+    ]
+    assert frame.agg({"t": "sum"}).collect()[0][0] == sum(range(40))
