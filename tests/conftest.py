@@ -18,6 +18,7 @@ pytest.register_assert_rewrite("airflow_provider_icechunk.testing.conformance")
 
 if TYPE_CHECKING:
     from support.places import Place
+    from support.azurite import Azurite
     from support.seaweedfs import SeaweedFS
 
     from airflow_provider_icechunk.engine.storage.base import Storage
@@ -37,6 +38,20 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     from support.seaweedfs import running
 
     with running(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """A real server of Azure Blob Storage on loopback, started once; needs npm."""
+    from support.azurite import running
+
+    from tools.azurite import binary
+
+    program = binary()
+    if program is None:
+        pytest.skip("Azurite is missing: it is installed with npm, which was not found or failed")
+    with running(tmp_path_factory.mktemp("azurite"), program) as server:
         yield server
 
 

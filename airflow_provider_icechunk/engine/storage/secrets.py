@@ -98,3 +98,93 @@ def static_credentials(
         None if session_token is None else Secret(session_token),
         expires_after,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token."""
+
+    token: Secret
+    expires_after: datetime | None = None
+    """When a refreshable source has to be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshableToken:
+    """Tokens from a function that is called again before they expire."""
+
+    fetch: Callable[[], Token]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountFile:
+    """A key file of a Google service account."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccountKey:
+    """The text of such a file."""
+
+    key: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationCredentialsFile:
+    """A file of Google's application default credentials."""
+
+    path: str
+
+
+GcsCredentials = (
+    EnvironmentCredentials
+    | AnonymousCredentials
+    | ServiceAccountFile
+    | ServiceAccountKey
+    | ApplicationCredentialsFile
+    | Token
+    | RefreshableToken
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountKey:
+    """The key of an Azure storage account."""
+
+    key: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class SharedAccessSignature:
+    """A SAS token for an Azure container or account."""
+
+    token: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePrincipal:
+    """An application that is registered with Microsoft Entra, and its secret."""
+
+    tenant_id: str
+    client_id: str
+    client_secret: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedIdentity:
+    """The identity of the machine, or the one of several that `client_id` names."""
+
+    client_id: str | None = None
+
+
+AzureCredentials = (
+    EnvironmentCredentials
+    | AnonymousCredentials
+    | AccountKey
+    | SharedAccessSignature
+    | Token
+    | RefreshableToken
+    | ServicePrincipal
+    | ManagedIdentity
+)

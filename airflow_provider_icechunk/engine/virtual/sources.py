@@ -131,12 +131,8 @@ def describe_file(grant: Grant, location: Location, url: str) -> ForeignFile:
 
 def describe_s3(client: S3Client, location: Location, url: str, retry: Backoff) -> ForeignFile:
     """An object in a bucket."""
-    from airflow_provider_icechunk.engine.storage.s3.errors import (
-        FAILURES,
-        PASSING,
-        classify,
-        code_of,
-    )
+    from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING
+    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify, code_of
 
     for last in retry.attempts():
         try:

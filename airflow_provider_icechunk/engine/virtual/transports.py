@@ -18,15 +18,10 @@ from urllib3.exceptions import HTTPError
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Unfinished, reported_length
+from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING, Trouble
 from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.engine.storage.s3.client import make_client
-from airflow_provider_icechunk.engine.storage.s3.errors import (
-    FAILURES,
-    PASSING,
-    Trouble,
-    classify,
-    code_of,
-)
+from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify, code_of
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.exceptions import (
     Kind,

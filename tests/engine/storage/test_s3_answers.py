@@ -22,9 +22,10 @@ from airflow_provider_icechunk.engine.storage.base import (
     Version,
     Written,
 )
+from airflow_provider_icechunk.engine.storage.clouds.settings import MIB
 from airflow_provider_icechunk.engine.storage.readback import WRITE_ID
 from airflow_provider_icechunk.engine.storage.s3.errors import Trouble, classify, translate
-from airflow_provider_icechunk.engine.storage.s3.settings import MIB, S3Settings
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 from airflow_provider_icechunk.exceptions import (

@@ -14,13 +14,21 @@ _STATUS = re.compile(r"Server returned non-2xx status code: ([1-5][0-9]{2})\b")
 _CODE = re.compile(r"<Code>([0-9A-Za-z.]{1,64})</Code>")
 _DEBUG = "Debug source:"
 _NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,")
+_IN_BATCH = re.compile(
+    r"Bulk delete request failed for key .{0,2000} \(code: ([1-5][0-9]{2})\)", re.S
+)
+"""Azure deletes by a batch even if it is one object: the answer in the answer."""
+_OUTSIDE = ("Wanted range starting at", 'CONTENT_RANGE header: "bytes 0--1/0"')
+"""The client's own words for an answer to a range that starts after the end of the object."""
 _LEFT_TO_OTHERS = ("Content-Length Header missing", "Received non-partial response")
 
 
 class NativeError(Exception):
     """A request by the native client failed."""
 
-    def __init__(self, status: int = 0, code: str = "", *, sent: bool = True) -> None:
+    def __init__(
+        self, status: int = 0, code: str = "", *, sent: bool = True, denied: bool = False
+    ) -> None:
         super().__init__(status, code)
         self.status = status
         """0 if there was no complete answer."""
@@ -28,6 +36,8 @@ class NativeError(Exception):
         """The vendor's code, or the status; never any other text of a store."""
         self.sent = sent
         """Whether the request may have reached the store."""
+        self.denied = denied
+        """Whether there are no credentials to send it with."""
 
 
 def native_error(error: BaseException) -> NativeError:
@@ -38,6 +48,11 @@ def native_error(error: BaseException) -> NativeError:
         code = _CODE.search(text, status.end())
         return NativeError(int(status[1]), "" if code is None else code[1])
     # Only an error without an answer gets here, so no text of a store is searched.
+    if any(words in text for words in _OUTSIDE):
+        return NativeError(416)
+    single = _IN_BATCH.search(text)
+    if single is not None:
+        return NativeError(int(single[1]))
     return NativeError(sent=_NOT_CONNECTED.search(details) is None)
 
 

@@ -20,11 +20,12 @@ from airflow_provider_icechunk.engine.storage.base import (
     Version,
     check_finished,
 )
+from airflow_provider_icechunk.engine.storage.clouds.requests import Requests
+from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble
 from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
-from airflow_provider_icechunk.engine.storage.tuning import Slots
 from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
 
-from .errors import FAILURES, PASSING, Trouble, UseClient, classify, translate
+from .errors import FAILURES, UseClient, classify, translate
 from .settings import S3Settings
 
 if TYPE_CHECKING:
@@ -37,72 +38,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Bucket:
+class Bucket(Requests):
     """Requests to the objects below one prefix of a bucket.
 
     Every process has its own client: connections do not survive a fork.
     """
 
+    failures = FAILURES
+
     def __init__(self, settings: S3Settings) -> None:
+        location = "/".join(filter(None, ("s3:/", settings.bucket, settings.prefix)))
+        super().__init__(location, settings.prefix, settings.retry, settings.concurrency)
         self.settings = settings
-        self.location = "/".join(filter(None, ("s3:/", settings.bucket, settings.prefix)))
-        self._root = f"{settings.prefix}/" if settings.prefix else ""
         self._connection = PerProcess(lambda: _connect(settings))
-        self._slots = Slots(settings.concurrency)
 
     @property
     def client(self) -> S3Client:
         """The client of this process."""
         return self._connection.get().client
 
-    def name(self, key: str) -> str:
-        """The full name of an object in the bucket."""
-        return self._root + key
-
-    def calling(self, doing: str, key: str, call: Callable[[], T]) -> T:
-        """The result of `call`, retried after transient errors. Only for repeatable calls.
-
-        Errors that the caller handles (a missing object, a range past the end) are raised as the
-        library raised them; everything else as an error of this package.
-        """
-        for is_last in self.settings.retry.attempts():
-            try:
-                with self._slots.one():
-                    return call()
-            except FAILURES as error:
-                trouble = classify(error)
-                if trouble in {Trouble.MISSING, Trouble.BAD_RANGE, Trouble.NO_UPLOAD}:
-                    raise
-                if trouble not in PASSING or is_last:
-                    raise self.error(error, doing, key) from error
-        raise AssertionError("there is at least one try")
+    def classify(self, error: BaseException) -> Trouble:
+        """What an error of either client means."""
+        return classify(error)
 
     def error(self, error: BaseException, doing: str, key: str) -> IcechunkError:
-        """Convert an error, naming the object."""
-        where = f"{self.location}/{key}" if key else self.location
-        return translate(error, doing=doing, where=where)
+        """Convert an error of either client, naming the object."""
+        return translate(error, doing=doing, where=self.where(key))
 
-    def head(self, key: str) -> ObjectHead | None:
-        """Size, time, version and metadata; `None` if the object does not exist."""
-        try:
-            found = self.calling("inspect", key, lambda: self._head(key))
-        except FAILURES as error:
-            if classify(error) is Trouble.MISSING:
-                return None
-            raise self.error(error, "inspect", key) from error
-        return found
-
-    def get(self, key: str, asked: ByteRange | None) -> Body | None:
-        """The object, or a range that HTTP can express; `None` if it does not exist.
-
-        Raises the client's error if the range is outside the object.
-        """
-        try:
-            return self.calling("read", key, lambda: self._get(key, asked))
-        except FAILURES as error:
-            if classify(error) is Trouble.MISSING:
-                return None
-            raise
+    def expresses(self, asked: ByteRange) -> bool:
+        """Whether HTTP can express the range."""
+        return range_header(asked) is not None
 
     def honours_condition(self, key: str) -> bool:
         """Whether the store refuses a read of a version that the object cannot have."""
@@ -190,7 +155,16 @@ class Bucket:
             )
         return parsedate_to_datetime(date).astimezone(UTC)
 
-    def put(self, key: str, data: bytes, request: Mapping[str, Any]) -> Version:
+    def scan(self, prefix: str) -> Iterator[Listed]:
+        """All objects whose key starts with `prefix`."""
+        return (one for page in self.pages(prefix) for one in self.listed(page))
+
+    def folders(self, prefix: str) -> set[str]:
+        """The names directly below `prefix`; stores with real folders list empty ones too."""
+        pages = self.pages(prefix, delimiter="/")
+        return {name for page in pages for name in self.folder_names(page, prefix)}
+
+    def put_once(self, key: str, data: bytes, request: Mapping[str, Any]) -> Version:
         """One PUT, without retries. `request` holds further arguments of the client."""
         name = self.name(key)
         with self._slots.one():

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import urllib3
@@ -24,23 +23,28 @@ from botocore.httpsession import get_cert_path
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
 
-from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.storage.base import (
-    Bounded,
     ByteRange,
-    From,
-    Last,
     Unfinished,
     Until,
     Version,
 )
 from airflow_provider_icechunk.engine.storage.clouds.answers import is_unreadable, native_error
 from airflow_provider_icechunk.engine.storage.clouds.forks import Holder, claim, usable
+from airflow_provider_icechunk.engine.storage.clouds.native import (
+    ONCE,
+    SLOW,
+    client_options,
+    fetch,
+    is_sendable,
+    look,
+    tag_of,
+)
 from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
 from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials
 
 from .errors import UseClient
-from .settings import MIB, S3Settings
+from .settings import S3Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -51,12 +55,6 @@ _log = logging.getLogger(__name__)
 
 _CLIENTS_MATTER = frozenset({301, 302, 307, 308, 400, 403})
 """Responses that a client may be able to follow; their requests were not carried out."""
-_AGENT = f"airflow-provider-icechunk/{__version__}"
-_IDLE = timedelta(seconds=20)
-"""How long a connection is kept: less than stores and the balancers before them keep it."""
-_SLOW = MIB
-"""Bytes per second that a slow line carries, and the size from which the line's speed matters."""
-_NO_LIMIT = timedelta(days=1)
 _TOKENS = ("AWS_SESSION_TOKEN", "AWS_TOKEN")
 _NAMED = {"ContentType": "Content-Type", "StorageClass": "Storage-Class"}
 
@@ -81,30 +79,13 @@ class NativeObjects:
 
     def get(self, name: str, asked: ByteRange | None) -> Body:
         """The bytes of an object, or of a range that HTTP can express."""
-        import obstore
-
-        options: Any = {} if asked is None else {"range": _range(asked)}
-
-        def read(store: S3Store) -> Body:
-            found = obstore.get(store, name, options=options)
-            data, (start, stop) = memoryview(found.bytes()), found.range
-            if len(data) != stop - start:
-                raise Unfinished(f"received {len(data)} bytes where {stop - start} were announced")
-            return Body(data, _tag(found.meta), asked is not None)
-
-        return self._reading(read)
+        if isinstance(asked, Until):
+            raise UseClient
+        return self._reading(lambda store: fetch(store, name, asked, tag_of))
 
     def head(self, name: str) -> ObjectHead:
         """The properties of an object."""
-        import obstore
-
-        def look(store: S3Store) -> ObjectHead:
-            found = obstore.get(store, name, options={"head": True})
-            meta = found.meta
-            attributes = {str(key): value for key, value in found.attributes.items()}
-            return ObjectHead(meta["size"], _moment(meta), _tag(meta), attributes)
-
-        return self._reading(look)
+        return self._reading(lambda store: look(store, name, tag_of))
 
     def put(self, name: str, data: bytes, request: Mapping[str, Any]) -> Version:
         """Write an object in one request, with the arguments that the client would get."""
@@ -115,9 +96,9 @@ class NativeObjects:
             lambda store: obstore.put(
                 store, name, data, mode=mode, attributes=attributes, use_multipart=False
             ),
-            large=len(data) > _SLOW,
+            large=len(data) > SLOW,
         )
-        return _tag(made)
+        return tag_of(made)
 
     def date(self, name: str) -> str | None:
         """The `Date` of a response, which the native client does not show.
@@ -197,18 +178,7 @@ class NativeObjects:
         from obstore.store import S3Store
 
         settings = self._settings
-        # The time for a response starts with the request, so it has to include a long upload.
-        upload = settings.multipart_threshold / _SLOW if large else 0.0
-        client: dict[str, Any] = {
-            "allow_http": settings.allow_http,
-            "allow_invalid_certificates": False,
-            "connect_timeout": timedelta(seconds=settings.connect_timeout),
-            "read_timeout": timedelta(seconds=settings.read_timeout + upload),
-            "timeout": _NO_LIMIT,
-            "pool_idle_timeout": _IDLE,
-            "pool_max_idle_per_host": str(settings.concurrency),
-            "user_agent": _AGENT,
-        }
+        client = client_options(settings, large=large)
         if self._root.startswith("https:") and self._bundle is not None:
             client["root_certificate"] = Path(self._bundle).read_bytes()
         # What is not said here comes from the environment, with names of the library's own.
@@ -227,9 +197,8 @@ class NativeObjects:
         if self._signed:
             chosen |= _given(keys)
         options: Any = client
-        return S3Store(
-            settings.bucket, client_options=options, retry_config={"max_retries": 0}, **chosen
-        )
+        retries: Any = ONCE
+        return S3Store(settings.bucket, client_options=options, retry_config=retries, **chosen)
 
 
 def _given(keys: tuple[str, str, str | None]) -> dict[str, Any]:
@@ -245,20 +214,6 @@ def _given(keys: tuple[str, str, str | None]) -> dict[str, Any]:
     return {"credential_provider": lambda: {**given, "token": None, "expires_at": None}}
 
 
-def _range(asked: ByteRange) -> Any:
-    match asked:
-        case Bounded(start, stop):
-            return (start, stop)
-        case From(start):
-            return {"offset": start}
-        case Last(count):
-            return {"suffix": count}
-        case Until():
-            raise UseClient
-        case _:
-            assert_never(asked)
-
-
 def _mode(request: Mapping[str, Any]) -> Any:
     if "IfNoneMatch" in request:
         return "create"
@@ -266,36 +221,15 @@ def _mode(request: Mapping[str, Any]) -> Any:
 
 
 def _attributes(request: Mapping[str, Any]) -> dict[str, str]:
-    """Metadata and the like in the native client's form.
-
-    It takes a name or value that is invalid in a header for a mistake of the program, and ends it.
-    """
+    """Metadata and the like in the native client's form."""
     metadata: Mapping[str, str] = request.get("Metadata", {})
     named = {_NAMED[name]: str(request[name]) for name in _NAMED if name in request}
     known = _NAMED.keys() | {"Metadata", "IfMatch", "IfNoneMatch"}
     is_plain = all(name.isascii() and name.isalnum() and name.islower() for name in metadata)
     values = (*metadata.values(), *named.values())
-    if not is_plain or not request.keys() <= known or not all(map(_is_sendable, values)):
+    if not is_plain or not request.keys() <= known or not all(map(is_sendable, values)):
         raise UseClient
     return {**metadata, **named}
-
-
-def _tag(meta: Any) -> Version:
-    tag = meta["e_tag"]
-    if not tag:
-        raise Unfinished("the response has no entity tag")
-    return Version(str(tag))
-
-
-def _moment(meta: Any) -> datetime:
-    moment: datetime = meta["last_modified"]
-    if not moment.timestamp():
-        raise Unfinished("the response does not tell the time of the last write")
-    return moment.astimezone(UTC)
-
-
-def _is_sendable(value: str) -> bool:
-    return value.isascii() and value.isprintable()
 
 
 def is_direct(url: str) -> bool:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 from uuid import uuid4
 
 from airflow_provider_icechunk.engine.concurrency import run_all
-from airflow_provider_icechunk.engine.storage.base import (
-    Absent,
-    Data,
-    Exactly,
-    Lost,
-    PutOutcome,
-    Version,
-    Written,
-)
-from airflow_provider_icechunk.engine.storage.readback import (
-    WRITE_ID,
-    Again,
-    Other,
-    Own,
-    Seen,
-    Uncertain,
-    Unchanged,
-    Unreadable,
-    WriteAnswer,
-    carries,
-    decide,
-    outcome_unknown,
-)
+from airflow_provider_icechunk.engine.storage.base import Absent, Exactly, PutOutcome, Version
+from airflow_provider_icechunk.engine.storage.clouds.conditional import settle_put
+from airflow_provider_icechunk.engine.storage.clouds.requests import Upload
+from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble
+from airflow_provider_icechunk.engine.storage.readback import WRITE_ID, carries
 from airflow_provider_icechunk.exceptions import IcechunkError
 
 from .bucket import Bucket
-from .errors import FAILURES, UNANSWERED, Trouble, classify
+from .errors import FAILURES, classify
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -45,21 +25,25 @@ _log = logging.getLogger(__name__)
 PARTS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """An object to be written, with its metadata."""
+class WritableBucket(Bucket):
+    """A bucket, with writes."""
 
-    key: str
-    data: bytes
-    metadata: Mapping[str, str]
-    content_type: str | None
+    def put(self, upload: Upload) -> Version:
+        """Write unconditionally: in one request, or as a multipart upload if it is large."""
+        large = len(upload.data) >= max(1, self.settings.multipart_threshold)
+        return (put_in_parts if large else put_plainly)(self, upload)
 
-    @classmethod
-    def of(
-        cls, key: str, data: Data, metadata: Mapping[str, str] | None, content_type: str | None
-    ) -> Upload:
-        """From the arguments of `put`; the library takes only bytes, so anything else is copied."""
-        return cls(key, bytes(data), metadata or {}, content_type)
+    def put_if(self, upload: Upload, expect: Absent | Exactly) -> PutOutcome:
+        """Write conditionally in one request, and determine the outcome."""
+        write_id = str(uuid4())
+        request = {**_kept(self, upload, write_id), **_condition(expect)}
+        return settle_put(
+            self,
+            upload.key,
+            expect,
+            write_id=write_id,
+            send=lambda: self.put_once(upload.key, upload.data, request),
+        )
 
 
 def put_plainly(bucket: Bucket, upload: Upload) -> Version:
@@ -67,7 +51,7 @@ def put_plainly(bucket: Bucket, upload: Upload) -> Version:
     request = _kept(bucket, upload)
     try:
         return bucket.calling(
-            "write", upload.key, lambda: bucket.put(upload.key, upload.data, request)
+            "write", upload.key, lambda: bucket.put_once(upload.key, upload.data, request)
         )
     except FAILURES as error:
         raise bucket.error(error, "write", upload.key) from error
@@ -93,76 +77,6 @@ def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
     except BaseException:
         _abort(bucket, upload.key, upload_id)
         raise
-
-
-def put_if(bucket: Bucket, upload: Upload, expect: Absent | Exactly) -> PutOutcome:
-    """Write conditionally in one request, and determine the outcome.
-
-    The id in the metadata is the same for all attempts, so whichever lands is recognized.
-    """
-    write_id = str(uuid4())
-    request = {**_kept(bucket, upload, write_id), **_condition(expect)}
-    doubted = False
-    refused = False
-    failure: BaseException | None = None
-    for _ in bucket.settings.retry.attempts():
-        try:
-            return Written(bucket.put(upload.key, upload.data, request))
-        except FAILURES as error:
-            failure = error
-        answered = _answered(classify(failure), expect)
-        if answered is None:
-            if classify(failure) not in {Trouble.THROTTLED, Trouble.UNREACHABLE}:
-                raise bucket.error(failure, "write", upload.key) from failure
-            refused = False
-            continue
-        decision = decide(answered, _look(bucket, upload.key, expect, write_id), doubted=doubted)
-        match decision:
-            case Written() | Lost():
-                return decision
-            case Uncertain(reason):
-                raise outcome_unknown(upload.key, bucket.location, reason) from failure
-            case Again():
-                doubted = doubted or answered is WriteAnswer.NONE
-                refused = answered is WriteAnswer.REFUSED
-            case _:
-                assert_never(decision)
-    if doubted:
-        raise outcome_unknown(
-            upload.key, bucket.location, "and there are no tries left"
-        ) from failure
-    if refused or failure is None:
-        return Lost()
-    raise bucket.error(failure, "write", upload.key) from failure
-
-
-def _answered(trouble: Trouble, expect: Absent | Exactly) -> WriteAnswer | None:
-    """What a failed attempt shows about the write; `None` if it certainly did not land."""
-    if trouble is Trouble.REFUSED:
-        return WriteAnswer.REFUSED
-    if trouble is Trouble.MISSING and isinstance(expect, Exactly):
-        return WriteAnswer.REFUSED
-    if trouble in UNANSWERED:
-        return WriteAnswer.NONE
-    return None
-
-
-def _look(bucket: Bucket, key: str, expect: Absent | Exactly, write_id: str) -> Seen:
-    try:
-        found = bucket.head(key)
-    except IcechunkError as error:
-        return Unreadable(error.message)
-    if found is None:
-        return Unchanged() if isinstance(expect, Absent) else Other()
-    if carries(found.metadata, write_id):
-        return Own(found.version)
-    if isinstance(expect, Exactly) and _same(found.version, expect.version):
-        return Unchanged()
-    return Other()
-
-
-def _same(one: Version, other: Version) -> bool:
-    return one.strip('"') == other.strip('"')
 
 
 def _condition(expect: Absent | Exactly) -> dict[str, str]:
