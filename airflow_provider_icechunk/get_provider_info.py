@@ -117,9 +117,9 @@ def get_provider_info() -> dict[str, object]:
                 "ui-field-behaviour": {
                     "hidden-fields": ["port", "schema"],
                     "relabeling": {
-                        "host": "Bucket or directory",
-                        "login": "Access key ID",
-                        "password": "Secret access key",
+                        "host": "Bucket, container or directory",
+                        "login": "Access key ID or client ID",
+                        "password": "Secret key, account key, client secret or service account key",
                     },
                     "placeholders": {
                         "host": "my-bucket, or /data/repositories",
@@ -130,17 +130,25 @@ def get_provider_info() -> dict[str, object]:
                     "storage": {
                         "label": "Storage",
                         "description": "Where the repositories are.",
-                        "schema": {"type": "string", "enum": ["s3", "file"], "default": "s3"},
+                        "schema": {
+                            "type": "string",
+                            "enum": ["s3", "gcs", "azure", "file"],
+                            "default": "s3",
+                        },
                     },
                     "prefix": {
                         "label": "Prefix",
                         "description": "Path below which repositories are found, and nowhere else.",
                         "schema": {"type": ["string", "null"]},
                     },
-                    "region": {"label": "Region", "schema": {"type": ["string", "null"]}},
+                    "region": {
+                        "label": "Region",
+                        "description": "S3 - the region of the bucket.",
+                        "schema": {"type": ["string", "null"]},
+                    },
                     "endpoint_url": {
                         "label": "Endpoint URL",
-                        "description": "Only for stores other than AWS.",
+                        "description": "Only for stores other than the vendor's own.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "allow_http": {
@@ -163,7 +171,57 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "aws_conn_id": {
                         "label": "Amazon connection",
-                        "description": "Take the credentials from this connection instead.",
+                        "description": "S3 - take the credentials from this connection instead.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "requester_pays": {
+                        "label": "Requester pays",
+                        "description": "S3 - pay for the requests to a bucket of others.",
+                        "schema": {"type": "boolean", "default": False},
+                    },
+                    "kms_key_id": {
+                        "label": "KMS key",
+                        "description": "S3 - the key of AWS KMS that encrypts what is written.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "user_project": {
+                        "label": "User project",
+                        "description": "GCS - the project that pays for the requests.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "service_account_file": {
+                        "label": "Service account file",
+                        "description": "GCS - the path of a key file on the worker.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "gcp_conn_id": {
+                        "label": "Google connection",
+                        "description": "GCS - take the credentials from this connection instead.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "account": {
+                        "label": "Storage account",
+                        "description": "Azure - the account that has the container.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "tenant_id": {
+                        "label": "Tenant ID",
+                        "description": "Azure - of a service principal, with client ID and client secret.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "sas_token": {
+                        "label": "SAS token",
+                        "description": "Azure - a shared access signature.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "managed_identity": {
+                        "label": "Managed identity",
+                        "description": "Azure - use the identity of the worker's machine.",
+                        "schema": {"type": "boolean", "default": False},
+                    },
+                    "wasb_conn_id": {
+                        "label": "Azure connection",
+                        "description": "Azure - take the credentials from this connection instead.",
                         "schema": {"type": ["string", "null"]},
                     },
                 },

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("airflow_provider_icechunk.testing.conformance")
 
 if TYPE_CHECKING:
-    from support.places import Place
     from support.azurite import Azurite
+    from support.places import Place
     from support.seaweedfs import SeaweedFS
 
     from airflow_provider_icechunk.engine.storage.base import Storage

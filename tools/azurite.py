@@ -38,7 +38,15 @@ def binary() -> str | None:
         _say("no npm found: install Node.js, or Azurite itself, to try Azure Blob Storage")
         return None
     FOLDER.mkdir(exist_ok=True)
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(FOLDER), f"azurite@{VERSION}"]
+    command = [
+        npm,
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(FOLDER),
+        f"azurite@{VERSION}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode or not program.exists():
         _say(f"npm could not install Azurite: {done.stderr.strip()[-300:]}")

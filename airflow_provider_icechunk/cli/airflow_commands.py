@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand
 
+from airflow_provider_icechunk.engine.storage.location import OPTIONS
+
 from .grammar import COMMANDS, Argument, Command, CommandGroup, Path
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ _CONNECTION = Argument(
         "help": "an Icechunk connection; the repository is then a path relative to its root",
     },
 )
-_ADDRESS_OPTIONS = ("endpoint_url", "region", "anonymous", "allow_http", "force_path_style")
 
 
 def get_icechunk_cli_commands() -> list[CLICommand]:
@@ -80,7 +81,7 @@ def _locate(args: argparse.Namespace) -> Storage:
 
     if args.conn_id is None:
         return locate_repository(args)
-    given = [name for name in _ADDRESS_OPTIONS if getattr(args, name)]
+    given = [name for name in OPTIONS if getattr(args, name)]
     if given:
         flag = "--" + given[0].replace("_", "-")
         raise UsageError(f"{flag} cannot be combined with --conn-id: set it in the connection")

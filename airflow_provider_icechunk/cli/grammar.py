@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE
+from airflow_provider_icechunk.engine.storage.location import OPTIONS, Option
 
 from .render import parse_age, parse_cutoff
 
@@ -67,20 +68,21 @@ def count(text: str) -> int:
     return int(text)
 
 
+def _of_location(option: Option) -> Argument:
+    text = f"{', '.join(f'{one}://' for one in option.schemes)}: {option.help}"
+    options: Options = {"help": text}
+    if option.is_flag:
+        options["action"] = "store_true"
+    return Argument((f"--{option.name.replace('_', '-')}",), options)
+
+
 _REPOSITORY = Argument(
     ("repository",),
-    {"help": "a path, file:///path or s3://bucket/prefix"},
+    {"help": "a path, or a URL: s3://, gs://, az://, abfs://, https:// or file://"},
 )
 _COMMON = (
     Argument(("--json",), {"action": "store_true", "help": "print JSON, for programs"}),
-    Argument(("--endpoint-url",), {"metavar": "URL", "help": "S3: an endpoint other than AWS"}),
-    Argument(("--region",), {"help": "S3: the region of the bucket"}),
-    Argument(("--anonymous",), {"action": "store_true", "help": "S3: do not sign requests"}),
-    Argument(("--allow-http",), {"action": "store_true", "help": "S3: allow plain HTTP"}),
-    Argument(
-        ("--force-path-style",),
-        {"action": "store_true", "help": "S3: put the bucket in the path, not the host name"},
-    ),
+    *map(_of_location, OPTIONS.values()),
 )
 _VERSION_HELP = "branch, tag or snapshot id; x~2 goes back two; branch:x or tag:x if both exist"
 _VERSION = Argument(

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import IcechunkError
 
 from . import contents, grammar, history, maintenance, refs
@@ -89,21 +90,13 @@ def run(
 
 def locate_repository(args: argparse.Namespace) -> Storage:
     """The storage at the given address; a relative path is relative to the working directory."""
-    from airflow_provider_icechunk.engine.storage.location import locate
-
     address: str = args.repository
     if not address:
         raise UsageError("the repository is empty: give a path, file:///path or s3://bucket/prefix")
     if "://" not in address:
         address = str(Path(address).resolve())
-    return locate(
-        address,
-        region=args.region,
-        endpoint_url=args.endpoint_url,
-        anonymous=args.anonymous,
-        allow_http=args.allow_http,
-        force_path_style=args.force_path_style,
-    )
+    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
+    return StorageLocation(address, **given).storage()
 
 
 def standard_screen() -> Screen:

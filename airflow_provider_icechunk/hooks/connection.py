@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk.log import mask_secret
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
 
 from airflow_provider_icechunk.engine.storage.base import check_bucket_name
-from airflow_provider_icechunk.exceptions import AccessDeniedError, InvalidInputError, Kind
+from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
+from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_icechunk.engine.storage.base import Storage
-    from airflow_provider_icechunk.engine.storage.secrets import S3Credentials, StaticCredentials
 
 
 CONN_TYPE = "icechunk"
@@ -34,18 +31,24 @@ ROOT = "."
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^@?#\s]*)?")
-_EXTRAS = (
-    "storage",
-    "prefix",
-    "region",
-    "endpoint_url",
-    "allow_http",
-    "force_path_style",
-    "session_token",
-    "anonymous",
-    "aws_conn_id",
-)
-_ONLY_S3 = _EXTRAS[2:]
+_OF_STORAGE = {"s3": "s3", "gcs": "gs", "azure": "az", "file": "file"}
+"""The scheme of each kind of storage."""
+_BUCKETS = {"s3": "bucket", "gcs": "bucket", "azure": "container"}
+_CREDENTIALS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("login", "password", "session_token", "anonymous", "aws_conn_id"),
+    "gcs": ("password", "service_account_file", "anonymous", "gcp_conn_id"),
+    "azure": (
+        *("login", "password", "tenant_id", "sas_token", "managed_identity"),
+        *("anonymous", "wasb_conn_id"),
+    ),
+    "file": (),
+}
+"""The fields for credentials of each kind of storage."""
+_ALL = dict.fromkeys((*OPTIONS, *(name for names in _CREDENTIALS.values() for name in names)))
+_PARTS = ("login", "password", "session_token", "tenant_id")
+"""Fields that go with others."""
+_SECRETS = ("password", "session_token", "sas_token")
+_EXTRAS = ("storage", "prefix", *(name for name in _ALL if name not in ("login", "password")))
 
 
 class IcechunkConnection(BaseModel):
@@ -53,64 +56,112 @@ class IcechunkConnection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    storage: Literal["s3", "file"] = "s3"
+    storage: Literal["s3", "gcs", "azure", "file"] = "s3"
     host: str
-    """The bucket, or an absolute path of a directory."""
+    """The bucket or container, or an absolute path of a directory."""
     prefix: str = ""
     """Path in the bucket or directory; no repository outside it can be opened."""
     login: str | None = None
-    """Access key id."""
+    """Access key id; for Azure, the client id of a service principal."""
     password: SecretStr | None = None
-    """Secret access key."""
+    """Secret access key; the JSON key of a service account; account key or client secret."""
     session_token: SecretStr | None = None
     region: str | None = None
     endpoint_url: str | None = None
     allow_http: bool = False
     force_path_style: bool = False
+    requester_pays: bool = False
+    kms_key_id: str | None = None
     anonymous: bool = False
     aws_conn_id: str | None = None
     """An Amazon connection to take the credentials from."""
+    user_project: str | None = None
+    service_account_file: str | None = None
+    gcp_conn_id: str | None = None
+    """A Google connection to take the credentials from."""
+    account: str | None = None
+    tenant_id: str | None = None
+    sas_token: SecretStr | None = None
+    managed_identity: bool = False
+    wasb_conn_id: str | None = None
+    """An Azure connection to take the credentials from."""
 
     @model_validator(mode="after")
     def _agrees(self) -> IcechunkConnection:
         if self.prefix:
             _check_segments(self.prefix, "prefix")
-        if self.storage == "file":
-            self._check_file()
-        else:
+        self._check_host()
+        self._check_fields()
+        if self.storage == "s3":
             self._check_s3()
+        if self.storage == "azure":
+            self._check_azure()
+        if self.endpoint_url and not _ENDPOINT.fullmatch(self.endpoint_url):
+            raise ValueError("endpoint_url must be an http or https URL without credentials")
         return self
 
-    def _check_file(self) -> None:
-        if not self.host.startswith("/") or ".." in self.host.split("/"):
-            raise ValueError("with storage 'file' the host must be an absolute path without '..'")
-        used = [name for name in _ONLY_S3 if getattr(self, name)]
-        used += [name for name in ("login", "password") if getattr(self, name)]
-        if used:
-            raise ValueError(f"leave empty with storage 'file': {', '.join(used)}")
-
-    def _check_s3(self) -> None:
+    def _check_host(self) -> None:
+        if self.storage == "file":
+            if not self.host.startswith("/") or ".." in self.host.split("/"):
+                raise ValueError(
+                    "with storage 'file' the host must be an absolute path without '..'"
+                )
+            return
+        kind = _BUCKETS[self.storage]
         if self.host.startswith("/"):
             raise ValueError(
-                "the host is a directory but the storage is 's3': set the extra 'storage' to "
-                "'file', or enter a bucket"
+                f"the host is a directory but the storage is {self.storage!r}: set the extra "
+                f"'storage' to 'file', or enter a {kind}"
             )
         if "/" in self.host:
-            raise ValueError("the host must be a bucket without slashes; put the rest in 'prefix'")
+            raise ValueError(f"the host must be a {kind} without slashes; put the rest in 'prefix'")
         check_bucket_name(self.host)
+
+    def _check_fields(self) -> None:
+        """Refuse what belongs to another kind of storage, and more than one kind of credentials."""
+        scheme, credentials = _OF_STORAGE[self.storage], _CREDENTIALS[self.storage]
+        own = {name for name, option in OPTIONS.items() if scheme in option.schemes}
+        used = [
+            name
+            for name in _ALL
+            if getattr(self, name) and name not in own and name not in credentials
+        ]
+        if used:
+            raise ValueError(f"leave empty with storage {self.storage!r}: {', '.join(used)}")
+        key = "login" if self.storage == "s3" else "password"
+        sources = (key, *(name for name in credentials if name not in _PARTS))
+        if sum(bool(getattr(self, name, None)) for name in sources) > 1:
+            raise ValueError(f"set only one of {', '.join(sources)}")
+
+    def _check_s3(self) -> None:
         if bool(self.login) != bool(self.password):
             raise ValueError("set both login (access key id) and password (secret), or neither")
         if self.session_token and not self.login:
             raise ValueError("session_token needs login and password")
-        sources = {
-            "login": bool(self.login),
-            "anonymous": self.anonymous,
-            "aws_conn_id": bool(self.aws_conn_id),
-        }
-        if sum(sources.values()) > 1:
-            raise ValueError(f"set only one of {', '.join(sources)}")
-        if self.endpoint_url and not _ENDPOINT.fullmatch(self.endpoint_url):
-            raise ValueError("endpoint_url must be an http or https URL without credentials")
+
+    def _check_azure(self) -> None:
+        if not self.account:
+            raise ValueError("account is missing: enter the name of the storage account")
+        principal = (self.login, self.tenant_id)
+        if any(principal) and not (all(principal) and self.password):
+            raise ValueError(
+                "a service principal needs login (client id), password (client secret) and "
+                "tenant_id; an account key needs the password alone"
+            )
+
+    @property
+    def secrets(self) -> list[str]:
+        """All secret texts, to be masked in logs."""
+        given = (getattr(self, name) for name in _SECRETS)
+        return [one.get_secret_value() for one in given if one is not None]
+
+    def location(self, repository: str) -> StorageLocation:
+        """Where a repository is, without credentials."""
+        if self.storage == "file":
+            return StorageLocation(self.folder(repository))
+        scheme = _OF_STORAGE[self.storage]
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return StorageLocation(f"{scheme}://{self.host}/{self.key_prefix(repository)}", **options)
 
     def key_prefix(self, repository: str) -> str:
         """The key prefix of a repository in the bucket, or its path in the directory."""
@@ -149,7 +200,10 @@ def parse_connection(connection: Connection) -> IcechunkConnection:
         **extras,
     }
     if not values["host"]:
-        raise _wrong(where, "the host is missing: enter a bucket, or the absolute path of a folder")
+        raise _wrong(
+            where,
+            "the host is missing: enter a bucket or container, or the absolute path of a folder",
+        )
     # Airflow's form stores empty strings for empty fields.
     given = {name: value for name, value in values.items() if value not in (None, "")}
     try:
@@ -206,61 +260,11 @@ def _wrong(where: str, problem: str) -> InvalidInputError:
     return InvalidInputError(f"{where}: {problem}", kind=Kind.INVALID_CONFIG)
 
 
-_BORROWED_FOR = timedelta(minutes=15)
-
-
 def build_storage(settings: IcechunkConnection, repository: str, *, tries: int = 10) -> Storage:
-    """The storage of a repository; `tries` limits how often a failing S3 request is sent."""
-    if settings.storage == "file":
-        from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
-
-        return LocalStorage(settings.folder(repository))
+    """The storage of a repository; `tries` limits how often a failing request is sent."""
     from airflow_provider_icechunk.engine.retry import Backoff
-    from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
-    from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 
-    return S3Storage(
-        S3Settings(
-            settings.host,
-            settings.key_prefix(repository),
-            region=settings.region,
-            endpoint_url=settings.endpoint_url,
-            credentials=_credentials(settings),
-            force_path_style=settings.force_path_style,
-            allow_http=settings.allow_http,
-            retry=Backoff(tries=tries),
-        )
-    )
+    from .borrowed import credentials_of
 
-
-def _credentials(settings: IcechunkConnection) -> S3Credentials:
-    from airflow_provider_icechunk.engine.storage import secrets
-
-    if settings.anonymous:
-        return secrets.AnonymousCredentials()
-    if settings.aws_conn_id:
-        return secrets.RefreshableCredentials(partial(_borrowed, settings.aws_conn_id))
-    if settings.login and settings.password:
-        token = settings.session_token
-        return secrets.static_credentials(
-            settings.login,
-            settings.password.get_secret_value(),
-            None if token is None else token.get_secret_value(),
-        )
-    return secrets.EnvironmentCredentials()
-
-
-def _borrowed(aws_conn_id: str) -> StaticCredentials:
-    """The current keys of an Amazon connection, which expire so that they are read again."""
-    from airflow.providers.amazon.aws.hooks.base_aws import AwsGenericHook
-
-    from airflow_provider_icechunk.engine.storage.secrets import static_credentials
-
-    keys = AwsGenericHook(aws_conn_id=aws_conn_id).get_credentials()
-    if not keys.access_key or not keys.secret_key:
-        raise AccessDeniedError(f"the Amazon connection {aws_conn_id!r} has no credentials")
-    for secret in (keys.secret_key, keys.token):
-        if secret:
-            mask_secret(secret)
-    until = datetime.now(UTC) + _BORROWED_FOR
-    return static_credentials(keys.access_key, keys.secret_key, keys.token, expires_after=until)
+    location = settings.location(repository)
+    return location.storage(credentials_of(settings), retry=Backoff(tries=tries))

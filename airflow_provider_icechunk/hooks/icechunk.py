@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         WorkUnit,
     )
     from airflow_provider_icechunk.dataset import IcechunkDataset, Placement
-    from airflow_provider_icechunk.engine.pipelines.description import FilePlace, S3Place
+    from airflow_provider_icechunk.engine.storage.location import StorageLocation
 
     from .connection import IcechunkConnection
 
@@ -122,9 +122,8 @@ class IcechunkHook(BaseHook):
     def settings(self) -> IcechunkConnection:
         """The connection's settings; reading them masks its secrets in logs."""
         settings = parse_connection(self.get_connection(self.icechunk_conn_id))
-        for secret in (settings.password, settings.session_token):
-            if secret is not None:
-                mask_secret(secret.get_secret_value())
+        for secret in settings.secrets:
+            mask_secret(secret)
         return settings
 
     def get_conn(self, repository: str = ROOT) -> Repository:
@@ -253,22 +252,9 @@ class IcechunkHook(BaseHook):
 
         return build_storage(self.settings, repository)
 
-    def place(self, repository: str) -> FilePlace | S3Place:
+    def place(self, repository: str) -> StorageLocation:
         """The location of a repository without credentials, for processes with their own."""
-        from airflow_provider_icechunk.engine.pipelines.description import FilePlace, S3Place
-
-        settings = self.settings
-        if settings.storage == "file":
-            return FilePlace(path=settings.folder(repository))
-        return S3Place(
-            bucket=settings.host,
-            prefix=settings.key_prefix(repository),
-            region=settings.region,
-            endpoint_url=settings.endpoint_url,
-            allow_http=settings.allow_http,
-            force_path_style=settings.force_path_style,
-            anonymous=settings.anonymous,
-        )
+        return self.settings.location(repository)
 
     def describe_session(
         self,

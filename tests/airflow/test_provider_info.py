@@ -109,5 +109,5 @@ def test_the_form_of_the_connection_hides_labels_and_protects() -> None:
     assert set(behaviour["hidden-fields"]) == {"port", "schema"}
     assert set(behaviour["relabeling"]) == {"host", "login", "password"}
     secret = [name for name, one in fields.items() if one["schema"].get("format") == "password"]
-    assert secret == ["session_token"]
+    assert secret == ["session_token", "sas_token"]
     assert all(one["label"] for one in fields.values())

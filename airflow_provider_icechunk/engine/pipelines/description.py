@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
+from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError
-
-if TYPE_CHECKING:
-    from airflow_provider_icechunk.engine.storage.base import Storage
 
 
 class ClosedModel(BaseModel):
@@ -24,47 +17,23 @@ class ClosedModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FilePlace(ClosedModel):
-    """A folder that the driver and every executor reach under the same path."""
-
-    kind: Literal["file"] = "file"
-    path: str = Field(pattern="^/")
-
-    def storage(self) -> Storage:
-        """The storage at this place."""
-        from airflow_provider_icechunk.engine.storage.location import locate
-
-        return locate(self.path)
-
-
-class S3Place(ClosedModel):
-    """A prefix of a bucket; whoever connects uses the credentials of its own environment."""
-
-    kind: Literal["s3"] = "s3"
-    bucket: str
-    prefix: str = ""
-    region: str | None = None
-    endpoint_url: str | None = None
-    allow_http: bool = False
-    force_path_style: bool = False
-    anonymous: bool = False
-
-    def storage(self) -> Storage:
-        """The storage at this place."""
-        from airflow_provider_icechunk.engine.storage.location import locate
-
-        return locate(
-            f"s3://{self.bucket}/{self.prefix}",
-            region=self.region,
-            endpoint_url=self.endpoint_url,
-            allow_http=self.allow_http,
-            force_path_style=self.force_path_style,
-            anonymous=self.anonymous,
-        )
+def _as_location(value: Any) -> Any:
+    """The value that earlier releases put into sessions, in its present form."""
+    if not isinstance(value, dict):
+        return value
+    match value.get("kind"):
+        case "file" if str(value.get("path", "")).startswith("/"):
+            rest = {name: one for name, one in value.items() if name not in ("kind", "path")}
+            return {"url": value["path"], **rest}
+        case "s3":
+            known = ("kind", "bucket", "prefix")
+            rest = {name: one for name, one in value.items() if name not in known}
+            return {"url": f"s3://{value.get('bucket', '')}/{value.get('prefix', '')}", **rest}
+    return value
 
 
-Place = Annotated[FilePlace | S3Place, Field(discriminator="kind")]
-"""Where a repository is, without credentials."""
+Place = Annotated[StorageLocation, BeforeValidator(_as_location)]
+"""Where a repository is; whoever connects uses the credentials of its own environment."""
 
 
 class SessionDescription(ClosedModel):

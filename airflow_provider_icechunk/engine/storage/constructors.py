@@ -1,6 +1,7 @@
 """Storage constructors with the official names.
 
-The S3 library is imported only when S3 is used: that takes longer than importing the engine.
+The libraries of a store are imported only when it is used: that takes longer than importing the
+engine.
 """
 
 from __future__ import annotations
@@ -8,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Never, TypedDict, Unpack
+from typing import Any, Never, TypedDict, Unpack
+from urllib.parse import urlsplit
 
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
-from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    Kind,
+    StorageError,
+    UnsupportedError,
+)
 
 from .base import Storage
+from .cloud_credentials import google_credentials, microsoft_credentials
 from .credentials import (
     GcsBearerCredential,
     S3StaticCredentials,
+    azure_credentials,
+    gcs_credentials,
     s3_credentials,
     storage_credentials,
 )
@@ -64,23 +74,27 @@ def s3_storage(
     Without any credential argument the SDK's default chain is used: environment, profile,
     web identity, instance.
     """
+    return _s3(
+        bucket,
+        prefix,
+        credentials,
+        region=region,
+        endpoint_url=endpoint_url,
+        force_path_style=force_path_style,
+        allow_http=allow_http,
+        requester_pays=requester_pays,
+        read_timeout=network_stream_timeout_seconds or _NO_TIMEOUT,
+    )
+
+
+def _s3(
+    bucket: str, prefix: str | None, credentials: S3CredentialArguments, **settings: Any
+) -> Storage:
     from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
     from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 
-    if requester_pays:
-        raise UnsupportedError("requester_pays is not supported; use a bucket of your own")
-    return S3Storage(
-        S3Settings(
-            bucket,
-            prefix or "",
-            region=region,
-            endpoint_url=endpoint_url,
-            credentials=storage_credentials(s3_credentials(**credentials)),
-            force_path_style=force_path_style,
-            allow_http=allow_http,
-            read_timeout=network_stream_timeout_seconds or _NO_TIMEOUT,
-        )
-    )
+    chosen = storage_credentials(s3_credentials(**credentials))
+    return S3Storage(S3Settings(bucket, prefix or "", credentials=chosen, **settings))
 
 
 def tigris_storage(
@@ -93,13 +107,22 @@ def tigris_storage(
     allow_http: bool = False,
     network_stream_timeout_seconds: int = 60,
     **credentials: Unpack[S3CredentialArguments],
-) -> Never:
-    """Not supported: Tigris reads from the nearest region unless a special header is sent."""
-    del prefix, region, endpoint_url, use_weak_consistency, allow_http
-    del network_stream_timeout_seconds, credentials
-    raise UnsupportedError(
-        f"Tigris (bucket {bucket!r}) is not supported: its reads may lag behind writes in other "
-        "regions, so commits would conflict or read stale references"
+) -> Storage:
+    """A prefix of a bucket on Tigris, whose requests ask for consistent answers.
+
+    With `use_weak_consistency` they do not, and are answered by the nearest region: only for
+    reading what has not changed for a while.
+    """
+    headers = {} if use_weak_consistency else {"X-Tigris-Consistent": "true"}
+    return _s3(
+        bucket,
+        prefix,
+        credentials,
+        region=region or "auto",
+        endpoint_url=endpoint_url or _TIGRIS,
+        allow_http=allow_http,
+        headers=headers,
+        read_timeout=network_stream_timeout_seconds or _NO_TIMEOUT,
     )
 
 
@@ -149,13 +172,35 @@ def gcs_storage(
     config: Mapping[str, str] | None = None,
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
-) -> Never:
-    """Not supported: use the S3-compatible interface of Google Cloud Storage."""
-    del prefix, service_account_file, service_account_key, application_credentials, bearer_token
-    del anonymous, from_env, config, get_credentials, scatter_initial_credentials
-    raise UnsupportedError(
-        f"Google Cloud Storage (bucket {bucket!r}) is not supported directly; use s3_storage with "
-        "endpoint_url='https://storage.googleapis.com' and an HMAC key"
+) -> Storage:
+    """A prefix of a bucket of Google Cloud Storage.
+
+    Without any credential argument the environment's are used: a service account that a variable
+    names, the application default, the machine's.
+
+    :param config: further settings by the names of the `object_store` library: `base_url`,
+        `user_project`; credentials have arguments of their own.
+    """
+    from .clouds.gcs import GcsSettings, GcsStorage
+
+    chosen = gcs_credentials(
+        service_account_file=service_account_file,
+        service_account_key=service_account_key,
+        application_credentials=application_credentials,
+        bearer_token=bearer_token,
+        anonymous=anonymous,
+        from_env=from_env,
+        get_credentials=get_credentials,
+        scatter_initial_credentials=scatter_initial_credentials,
+    )
+    names = {"google_base_url": "endpoint_url", "user_project": "user_project"}
+    return GcsStorage(
+        GcsSettings(
+            bucket,
+            prefix or "",
+            credentials=google_credentials(chosen),
+            **_configured(config, names, vendor="google"),
+        )
     )
 
 
@@ -169,36 +214,106 @@ def azure_storage(
     bearer_token: str | None = None,
     from_env: bool | None = None,
     config: Mapping[str, str] | None = None,
-) -> Never:
-    """Not supported: Azure Blob Storage has no S3-compatible interface."""
-    del prefix, access_key, sas_token, bearer_token, from_env, config
-    raise UnsupportedError(
-        f"Azure Blob Storage (account {account!r}, container {container!r}) is not supported; use "
-        "a local file system, S3 or an S3-compatible store"
+) -> Storage:
+    """A prefix of a container of Azure Blob Storage.
+
+    Without any credential argument the environment's are used: what variables name, a workload
+    identity, the machine's managed identity.
+
+    :param config: further settings by the names of the `object_store` library: `endpoint`;
+        credentials have arguments of their own.
+    """
+    from .clouds.azure import AzureSettings, AzureStorage
+
+    chosen = azure_credentials(
+        access_key=access_key, sas_token=sas_token, bearer_token=bearer_token, from_env=from_env
+    )
+    names = {"azure_endpoint": "endpoint_url"}
+    return AzureStorage(
+        AzureSettings(
+            container,
+            prefix,
+            account=account,
+            credentials=microsoft_credentials(chosen),
+            **_configured(config, names, vendor="azure"),
+        )
     )
 
 
+def _configured(
+    config: Mapping[str, str] | None, names: Mapping[str, str], *, vendor: str
+) -> dict[str, Any]:
+    """Settings by the names of the library that the official package is built on."""
+    found: dict[str, Any] = {}
+    for name, value in (config or {}).items():
+        plain = name.lower().removeprefix("azure_storage_").removeprefix(f"{vendor}_")
+        if plain == "allow_http":
+            found["allow_http"] = value.lower() in {"true", "1"}
+            continue
+        ours = names.get(plain) or names.get(f"{vendor}_{plain}")
+        if ours is None:
+            known = ", ".join((*(one.removeprefix(f"{vendor}_") for one in names), "allow_http"))
+            raise InvalidInputError(
+                f"config[{name!r}] is not supported, only {known}; credentials have arguments of "
+                "their own",
+                kind=Kind.INVALID_CONFIG,
+            )
+        found[ours] = value
+    return found
+
+
+_TIGRIS = "https://t3.storage.dev"
 _NO_TIMEOUT = 24 * 3600
 
 
 def http_storage(
     base_url: str, opts: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
-) -> Never:
-    """Not supported: web servers neither list references nor report changes; see the message."""
-    del opts, headers
-    raise UnsupportedError(
-        f"a repository on a web server ({shown(base_url)}) cannot be opened; if it is in a "
-        "public bucket, use s3_storage with anonymous=True and its endpoint_url, otherwise copy it "
-        "to a folder (virtual chunks may be on web servers: see http_store)"
-    )
+) -> Storage:
+    """A repository on a web server, for reading: branches and tags by name, without listings.
+
+    :param opts: `allow_http` is the one option that is known.
+    :param headers: for every request; do not put them into a configuration that is stored.
+    """
+    from .web import WebStorage
+
+    unknown = sorted((opts or {}).keys() - {"allow_http"})
+    if unknown:
+        raise InvalidInputError(
+            f"opts has {', '.join(unknown)}; only allow_http is known", kind=Kind.INVALID_CONFIG
+        )
+    allowed = (opts or {}).get("allow_http", "").lower() in {"true", "1"}
+    return WebStorage(base_url, headers=headers, allow_http=allowed)
 
 
-def redirect_storage(base_url: str) -> Never:
-    """Not supported: the location comes from the caller, not from a web server."""
-    raise UnsupportedError(
-        f"redirects ({shown(base_url)}) are not supported; open the location it redirects to "
-        "with s3_storage or local_filesystem_storage"
-    )
+def redirect_storage(base_url: str) -> Storage:
+    """The storage that a web server redirects to, for reading: `Location: s3://bucket/prefix`.
+
+    Asked once, now. The credentials are those of the environment.
+    """
+    import urllib3
+    from urllib3.exceptions import HTTPError
+
+    from .location import StorageLocation
+
+    try:
+        answer = urllib3.request("GET", base_url, redirect=False, retries=False, timeout=30.0)
+    except (HTTPError, OSError) as error:
+        raise StorageError(
+            f"cannot ask {shown(base_url)} where the repository is: {type(error).__name__}",
+            kind=Kind.STORAGE_UNREACHABLE,
+        ) from None
+    target = answer.headers.get("Location", "") if 300 <= answer.status < 400 else ""
+    scheme = urlsplit(target).scheme
+    if scheme not in _REDIRECTED:
+        raise StorageError(
+            f"{shown(base_url)} does not redirect to a storage (status {answer.status}): its "
+            f"Location has to be a URL with {', '.join(f'{one}://' for one in _REDIRECTED)}"
+        )
+    # A server must not send anybody to files of this machine, nor to an address inside its network.
+    return StorageLocation(target).storage()
+
+
+_REDIRECTED = ("s3", "gs", "az", "abfs", "abfss")
 
 
 def hf_storage(

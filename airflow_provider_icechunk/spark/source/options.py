@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from airflow_provider_icechunk.engine.pipelines.description import describe
+from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -41,11 +42,8 @@ class SourceOptions(BaseModel):
 
     path: str = Field(min_length=1)
     """The address of the repository."""
-    region: str | None = None
-    endpoint_url: str | None = None
-    allow_http: bool = False
-    force_path_style: bool = False
-    anonymous: bool = False
+    location: StorageLocation
+    """The same, with the options that belong to it."""
 
     authorize: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://")], ...] = ()
     """URL prefixes of virtual chunks that may be read, with credentials from the environment; the
@@ -99,16 +97,7 @@ class SourceOptions(BaseModel):
 
     def storage(self) -> Storage:
         """The storage of the repository; credentials come from the environment."""
-        from airflow_provider_icechunk.engine.storage.location import locate
-
-        return locate(
-            self.path,
-            region=self.region,
-            endpoint_url=self.endpoint_url,
-            allow_http=self.allow_http,
-            force_path_style=self.force_path_style,
-            anonymous=self.anonymous,
-        )
+        return self.location.storage()
 
     def repository(self) -> Repository:
         """Open the repository, with access to the authorized virtual chunks."""
@@ -134,6 +123,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value
             for name, value in ours.items()
         }
-        return SourceOptions.model_validate(known)
+        where = {name: known.pop(name) for name in OPTIONS if name in known}
+        place = {"url": known["path"], **where} if known.get("path") else None
+        return SourceOptions.model_validate({**known, "location": place})
     except ValidationError as error:
         raise InvalidInputError(f"invalid options for icechunk: {describe(error)}") from None

@@ -1,4 +1,5 @@
 import inspect
+import pickle
 
 import pytest
 
@@ -42,23 +43,51 @@ def test_contradicting_arguments_are_refused():
         constructors.r2_storage(bucket="b")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: constructors.gcs_storage(bucket="b", prefix="p", bearer_token="hunter2"),
-        lambda: constructors.azure_storage(
-            account="a", container="c", prefix="p", access_key="hunter2"
-        ),
-        lambda: constructors.tigris_storage(
-            bucket="b", prefix="p", use_weak_consistency=True, secret_access_key="hunter2"
-        ),
-        lambda: constructors.s3_storage(bucket="b", prefix="p", requester_pays=True),
-    ],
-)
-def test_what_is_not_supported_says_so_without_secrets(make):
-    with pytest.raises(UnsupportedError, match="support") as caught:
-        make()
-    assert "hunter2" not in str(caught.value)
+CLOUDS = [
+    lambda: constructors.gcs_storage(bucket="bucket", prefix="p", bearer_token="hunter2"),
+    lambda: constructors.gcs_storage(bucket="bucket", prefix="p", service_account_key="hunter2"),
+    lambda: constructors.azure_storage(
+        account="account", container="container", prefix="p", access_key="hunter2"
+    ),
+    lambda: constructors.azure_storage(
+        account="account", container="container", prefix="p", sas_token="sig=hunter2"
+    ),
+    lambda: constructors.tigris_storage(
+        bucket="bucket", prefix="p", access_key_id="id", secret_access_key="hunter2"
+    ),
+]
+
+
+@pytest.mark.parametrize("make", CLOUDS)
+def test_a_cloud_storage_shows_no_secret_and_is_not_pickled_with_one(make):
+    storage = make()
+    assert isinstance(storage, Storage)
+    assert "hunter2" not in repr(storage) + storage.location + repr(storage.settings)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(storage)
+
+
+def test_settings_of_the_official_library_are_taken_or_refused_by_name():
+    gcs = constructors.gcs_storage(
+        bucket="bucket", prefix="p", config={"google_base_url": "https://elsewhere"}
+    )
+    assert gcs.endpoint_url == "https://elsewhere"
+    azure = constructors.azure_storage(
+        account="account",
+        container="c",
+        prefix="p",
+        config={"azure_storage_endpoint": "http://127.0.0.1:1/account", "allow_http": "true"},
+    )
+    assert azure.endpoint_url == "http://127.0.0.1:1/account"
+    with pytest.raises(InvalidInputError, match="only endpoint, allow_http"):
+        constructors.azure_storage(
+            account="account", container="c", prefix="p", config={"account_key": "hunter2"}
+        )
+
+
+def test_what_is_not_supported_says_so():
+    with pytest.raises(UnsupportedError, match="S3 gateway"):
+        constructors.hf_storage(bucket="b", prefix="p", namespace="n")
 
 
 ELSEWHERE = {"http_storage", "redirect_storage", "hf_storage", "storage_credentials"}

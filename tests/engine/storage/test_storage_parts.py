@@ -167,6 +167,12 @@ def test_a_secret_is_masked_and_neither_pickled_nor_copied_in_the_open() -> None
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/some/prefix/", "s3://bucket/some/prefix"),
         ("memory://one", "memory://one"),
+        ("gs://bucket/some/prefix/", "gs://bucket/some/prefix"),
+        ("https://host/some/path/", "https://host/some/path"),
+        (
+            "abfss://container@account.dfs.core.windows.net/some",
+            "abfs://container@account.dfs.core.windows.net/some",
+        ),
     ],
 )
 def test_a_url_leads_to_its_storage(url: str, location: str) -> None:
@@ -178,7 +184,7 @@ def test_a_memory_name_is_one_storage() -> None:
     assert locate("memory://same") is not locate("memory://different")
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///key", "file://host/path", "memory://"])
+@pytest.mark.parametrize("url", ["s3://", "s3:///key", "gs://", "file://host/path", "memory://"])
 def test_a_url_that_lacks_something_is_told_so(url: str) -> None:
     with pytest.raises(InvalidInputError, match="not a complete storage URL"):
         locate(url)
@@ -189,8 +195,13 @@ def test_a_url_that_lacks_something_is_told_so(url: str) -> None:
     [
         "",
         "relative/path",
-        "gs://bucket",
+        "ftp://host/path",
         "http://host/path",
+        "https://user:password@host/path",
+        "gs://user:password@bucket/x",
+        "az://user:password@container/x",
+        "az://container/x",
+        "abfs://container@elsewhere.example/x",
         "file://host/path",
         "file:relative",
         "memory://",

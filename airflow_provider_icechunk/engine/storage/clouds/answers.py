@@ -15,7 +15,7 @@ _CODE = re.compile(r"<Code>([0-9A-Za-z.]{1,64})</Code>")
 _DEBUG = "Debug source:"
 _NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,")
 _IN_BATCH = re.compile(
-    r"Bulk delete request failed for key .{0,2000} \(code: ([1-5][0-9]{2})\)", re.S
+    r"Bulk delete request failed for key .{0,2000} \(code: ([1-5][0-9]{2})\)", re.DOTALL
 )
 """Azure deletes by a batch even if it is one object: the answer in the answer."""
 _OUTSIDE = ("Wanted range starting at", 'CONTENT_RANGE header: "bytes 0--1/0"')

@@ -289,8 +289,6 @@ class _Stores:
 
         settings = self._settings
         client = client_options(settings, large=purpose == "large")
-        if settings.headers:
-            client["default_headers"] = dict(settings.headers)
         # A listing is many requests, which can be repeated; none of them can be repeated from here.
         retry = {"max_retries": (settings.retry.tries or 10) - 1} if purpose == "listing" else ONCE
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -27,9 +27,6 @@ class CloudSettings(BucketSettings):
     """Whether the last bytes of an object can be asked for without its size."""
     real_folders: ClassVar[bool] = False
     """Whether folders may exist without objects in them."""
-
-    headers: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    """Headers for every request."""
 
     @property
     @abstractmethod

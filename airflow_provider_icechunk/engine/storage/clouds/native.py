@@ -45,7 +45,9 @@ def client_options(settings: BucketSettings, *, large: bool) -> dict[str, Any]:
     """Connections and time limits."""
     # The time for a response starts with the request, so it has to include a long upload.
     upload = settings.multipart_threshold / SLOW if large else 0.0
+    headers = {"default_headers": dict(settings.headers)} if settings.headers else {}
     return {
+        **headers,
         "allow_http": settings.allow_http,
         "allow_invalid_certificates": False,
         "connect_timeout": timedelta(seconds=settings.connect_timeout),

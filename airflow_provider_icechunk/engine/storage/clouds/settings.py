@@ -42,6 +42,8 @@ class BucketSettings:
     chunks_prefix: str = "chunks/"
     """Start of the keys of chunks."""
     retry: Backoff = field(default_factory=Backoff)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers for every request; the native client does not sign them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", self.prefix.strip("/"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, assert_never
 
@@ -32,6 +33,7 @@ from .objects import NativeObjects, ask_root, find_root, is_direct
 from .settings import Checksums, S3Settings
 
 if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3.client import S3Client
 
 _UNLIMITED = timedelta(hours=1)
@@ -104,7 +106,17 @@ def _client(settings: S3Settings, session: Session) -> S3Client:
         endpoint_url=settings.endpoint_url,
         config=_config(settings),
     )
+    headers = dict(settings.headers)
+    if settings.requester_pays:
+        headers["x-amz-request-payer"] = "requester"
+    if headers:
+        client.meta.events.register("before-sign.s3", partial(_add, headers))
     return client
+
+
+def _add(headers: Mapping[str, str], request: AWSRequest, **_: object) -> None:
+    for name, value in headers.items():
+        request.headers[name] = value
 
 
 def _config(settings: S3Settings) -> Config:

@@ -189,7 +189,7 @@ class NativeObjects:
             "region": self._region,
             "skip_signature": not self._signed,
             "unsigned_payload": False,
-            "request_payer": False,
+            "request_payer": settings.requester_pays,
             "s3_express": False,
             "disable_bulk_delete": True,
             "conditional_put": "etag",

@@ -24,6 +24,9 @@ class S3Settings(BucketSettings):
     If `when_supported` is chosen, boto3 makes all requests, because it also verifies what it reads.
     The native client signs a digest of everything it writes, and leaves reads to TLS.
     """
+    requester_pays: bool = False
+    kms_key_id: str | None = None
+    """The key of AWS KMS that encrypts what is written; boto3 makes the writes then."""
     page_size: int = 1000
     """Keys in a page of a listing."""
 

@@ -100,6 +100,9 @@ def _kept(bucket: Bucket, upload: Upload, write_id: str | None = None) -> dict[s
             request["Metadata"] = metadata
     if upload.content_type is not None:
         request["ContentType"] = upload.content_type
+    if bucket.settings.kms_key_id is not None:
+        request["ServerSideEncryption"] = "aws:kms"
+        request["SSEKMSKeyId"] = bucket.settings.kms_key_id
     storage_class = bucket.settings.storage_class_of(upload.key)
     if storage_class is not None:
         request["StorageClass"] = storage_class
