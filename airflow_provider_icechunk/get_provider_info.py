@@ -206,7 +206,7 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "tenant_id": {
                         "label": "Tenant ID",
-                        "description": "Azure - of a service principal, with client ID and client secret.",
+                        "description": "Azure - of a service principal, with its ID and secret.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "sas_token": {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -16,7 +17,6 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
     UnsupportedError,
 )
-from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
 

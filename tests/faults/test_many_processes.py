@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import icechunk
 import pytest
 import zarr
 from support.writers import (
+    Cloud,
     Folder,
     Job,
     Place,
@@ -26,6 +27,7 @@ from support.writers import (
 )
 
 if TYPE_CHECKING:
+    from support.azurite import Azurite
     from support.seaweedfs import SeaweedFS
 
 RACES = [create, create_tag, create_branch]
@@ -125,6 +127,41 @@ def test_two_hundred_commits_of_eight_processes_to_one_bucket_all_land_once(
     commit_from_many(
         prefix_of(seaweedfs), tmp_path / "n", writers=8, commits=25, kills=kills, seed=kills
     )
+
+
+@pytest.fixture(params=["gcs", "azure"])
+def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
+    if request.param == "azure":
+        from support.azurite import CONTAINER, KEY
+
+        from tools.azurite import ACCOUNT
+
+        server: Azurite = request.getfixturevalue("azurite")
+        url = f"az://{CONTAINER}/{server.fresh_prefix()}"
+        yield Cloud(url, server.endpoint_url, KEY, ACCOUNT)
+        return
+    from support import gcs_server
+
+    with gcs_server.running() as state:
+        yield Cloud(f"gs://{gcs_server.BUCKET}/repo", state.url, gcs_server.WRITER)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [0, 10])
+def test_two_hundred_commits_of_eight_processes_to_one_cloud_all_land_once(
+    cloud: Cloud, kills: int, tmp_path: Path
+) -> None:
+    commit_from_many(cloud, tmp_path / "n", writers=8, commits=25, kills=kills, seed=kills)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("act", RACES, ids=lambda act: act.__name__)
+def test_of_sixteen_processes_one_creates_in_a_cloud(
+    cloud: Cloud, act: Callable[[Place], None], tmp_path: Path
+) -> None:
+    _race(act, cloud, tmp_path / "notes", writers=16)
 
 
 @pytest.mark.long

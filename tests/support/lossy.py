@@ -22,6 +22,9 @@ class Fate(Enum):
     SWALLOWED = "the connection breaks before anything is carried out"
 
 
+_CONDITIONS = {"if-match", "if-none-match", "x-goog-if-generation-match"}
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request."""
@@ -34,7 +37,7 @@ class Asked:
     @property
     def is_conditional_write(self) -> bool:
         """Whether it is a write that may lose a race."""
-        return self.method == "PUT" and bool({"if-match", "if-none-match"} & self.headers.keys())
+        return self.method == "PUT" and bool(_CONDITIONS & self.headers.keys())
 
 
 Judge = Callable[[Asked], Fate]

@@ -35,9 +35,9 @@ from airflow_provider_icechunk.engine.storage.base import (
 )
 from airflow_provider_icechunk.engine.storage.clouds.values import Body
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
-from airflow_provider_icechunk.engine.storage.s3.bucket import Bucket
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.s3.writes import WritableBucket
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.engine.virtual.transports import Part
@@ -163,7 +163,7 @@ def max_concurrent_requests() -> None:
     # Whoever is inside waits for a fourth, who never comes.
     four = threading.Barrier(4, timeout=1)
 
-    class Watched(Bucket):
+    class Watched(WritableBucket):
         def _get(self, key: str, asked: Any) -> Body:
             nonlocal inside, most
             with lock:

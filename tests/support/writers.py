@@ -73,7 +73,27 @@ class Prefix:
         )
 
 
-Place = Folder | Prefix
+@dataclass(frozen=True)
+class Cloud:
+    """A prefix of a bucket of Google Cloud Storage or Azure; for servers of tests alone."""
+
+    url: str
+    endpoint_url: str
+    secret: str
+    account: str | None = None
+
+    def storage(self) -> Storage:
+        from airflow_provider_icechunk.engine.storage.location import StorageLocation
+        from airflow_provider_icechunk.engine.storage.secrets import AccountKey, Secret, Token
+
+        where = StorageLocation(
+            self.url, endpoint_url=self.endpoint_url, account=self.account, allow_http=True
+        )
+        kind = AccountKey if self.account else Token
+        return where.storage(kind(Secret(self.secret)))
+
+
+Place = Folder | Prefix | Cloud
 
 
 @dataclass(frozen=True)

@@ -299,7 +299,8 @@ class _Stores:
             # Its text may repeat what it was given, and that includes secrets.
             kind = type(error).__name__
         raise AccessDeniedError(
-            f"no client for {settings.location} ({kind}): check the credentials and the endpoint"
+            f"no client for {settings.location} ({kind}): check the endpoint and the credentials, "
+            "also those that variables of the environment name"
         )
 
 

@@ -36,8 +36,8 @@ _BATCH = 1000
 class BucketStorage:
     """Objects below a prefix of a bucket; conditions of writes are left to the store."""
 
-    def __init__(self, requests: Requests, concurrency: int) -> None:
-        self._requests = requests
+    def __init__(self, bucket: Requests, concurrency: int) -> None:
+        self._bucket = bucket
         self._at_once = concurrency
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class BucketStorage:
     @property
     def location(self) -> str:
         """The bucket and prefix as a URL, without credentials."""
-        return self._requests.location
+        return self._bucket.location
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
         """The object or a range of it; `None` if it does not exist.
@@ -56,13 +56,13 @@ class BucketStorage:
         """
         check_key(key)
         resolve(byte_range, 0)
-        if byte_range is not None and not self._requests.expresses(byte_range):
+        if byte_range is not None and not self._bucket.expresses(byte_range):
             return self._get_by_size(key, byte_range)
         try:
-            body = self._requests.get(key, byte_range)
-        except self._requests.failures as error:
-            if self._requests.classify(error) is not Trouble.BAD_RANGE or byte_range is None:
-                raise self._requests.error(error, "read", key) from error
+            body = self._bucket.get(key, byte_range)
+        except self._bucket.failures as error:
+            if self._bucket.classify(error) is not Trouble.BAD_RANGE or byte_range is None:
+                raise self._bucket.error(error, "read", key) from error
             return self._get_by_size(key, byte_range)
         if body is None:
             return None
@@ -77,11 +77,11 @@ class BucketStorage:
         if not len(space):
             return 0
         try:
-            body = self._requests.get(key, Bounded(start, start + len(space)))
-        except self._requests.failures as error:
-            if self._requests.classify(error) is Trouble.BAD_RANGE:
+            body = self._bucket.get(key, Bounded(start, start + len(space)))
+        except self._bucket.failures as error:
+            if self._bucket.classify(error) is Trouble.BAD_RANGE:
                 return 0
-            raise self._requests.error(error, "read", key) from error
+            raise self._bucket.error(error, "read", key) from error
         if body is None:
             return None
         found = body.data if body.is_range else body.data[start : start + len(space)]
@@ -105,9 +105,9 @@ class BucketStorage:
         upload = Upload.of(check_key(key), data, dict(metadata or {}), content_type)
         match expect:
             case Anything():
-                return Written(self._requests.put(upload))
+                return Written(self._bucket.put(upload))
             case Absent() | Exactly():
-                return self._requests.put_if(upload, expect)
+                return self._bucket.put_if(upload, expect)
             case _:
                 assert_never(expect)
 
@@ -134,15 +134,15 @@ class BucketStorage:
         That is ascending order of key for the large clouds; some other stores list folder by
         folder.
         """
-        return self._requests.scan(check_prefix(prefix))
+        return self._bucket.scan(check_prefix(prefix))
 
     def list_folders(self, prefix: str) -> list[str]:
         """Names directly below `prefix` that contain objects."""
-        return sorted(self._requests.folders(check_prefix(prefix)))
+        return sorted(self._bucket.folders(check_prefix(prefix)))
 
     def head(self, key: str) -> Listed | None:
         """Size and time of the object; `None` if it does not exist."""
-        found = self._requests.head(check_key(key))
+        found = self._bucket.head(check_key(key))
         return None if found is None else Listed.at(key, found.size, found.created_at)
 
     def delete(
@@ -156,20 +156,20 @@ class BucketStorage:
             check_key(key)
         batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
         failed: dict[str, str] = {}
-        for reasons in run_all(self._requests.delete_batch, batches, at_once=8):
+        for reasons in run_all(self._bucket.delete_batch, batches, at_once=8):
             failed.update(reasons)
         return Deleted(tuple(key for key in keys if key not in failed), failed)
 
     def now(self) -> datetime:
         """The store's clock, to the second, from the `Date` of a response."""
-        return self._requests.now()
+        return self._bucket.now()
 
     def check_conditional_writes(self) -> None:
         """Test with a temporary key whether conditional writes are honoured."""
         probe_conditional_writes(self)
 
     def _get_by_size(self, key: str, byte_range: ByteRange) -> Fetched | None:
-        found = self._requests.head(key)
+        found = self._bucket.head(key)
         if found is None:
             return None
         start, stop = resolve(byte_range, found.size)

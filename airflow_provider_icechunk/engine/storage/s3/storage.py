@@ -22,10 +22,11 @@ from .writes import WritableBucket
 class S3Storage(BucketStorage):
     """Objects below a prefix of a bucket."""
 
+    _bucket: WritableBucket
+
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
-        self._bucket = WritableBucket(settings)
-        super().__init__(self._bucket, settings.concurrency)
+        super().__init__(WritableBucket(settings), settings.concurrency)
 
     @classmethod
     def at(
