@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import pytest
 from support import gcs_server
@@ -61,7 +62,7 @@ class LosesAnswers:
 
     def __call__(self, asked: Asked) -> Fate:
         # A refusal that gets lost proves nothing, and the probe provokes refusals on purpose.
-        judged = asked.is_conditional_write and PROBE_PREFIX not in asked.path
+        judged = asked.is_conditional_write and PROBE_PREFIX not in unquote(asked.path)
         if not judged or self._random.random() >= self._probability:
             return Fate.PASSES
         self.lost += 1

@@ -23,17 +23,23 @@ from airflow_provider_icechunk.engine.format.config.stores import (
     S3Options,
     VirtualChunkContainer,
 )
+from airflow_provider_icechunk.engine.storage.cloud_credentials import (
+    google_credentials,
+    microsoft_credentials,
+)
 from airflow_provider_icechunk.engine.storage.credentials import (
+    AnyAzureCredential,
     AnyGcsCredential,
     AnyS3Credential,
     AuthorizeMapping,
     Credentials,
-    GcsCredentials,
     storage_credentials,
 )
 from airflow_provider_icechunk.engine.storage.credentials import S3Credentials as PublicS3
 from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials, S3Credentials
+from airflow_provider_icechunk.engine.storage.secrets import AzureCredentials as AzureSecrets
+from airflow_provider_icechunk.engine.storage.secrets import GcsCredentials as GcsSecrets
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
     Kind,
@@ -51,7 +57,7 @@ _TIGRIS_DEFAULT = "https://t3.storage.dev"
 _GOOGLE = S3Options(
     region="auto", endpoint_url="https://storage.googleapis.com", force_path_style=True
 )
-"""Google Cloud Storage with the S3 protocol; the options of a container are ignored."""
+"""Google Cloud Storage with the S3 protocol, for public buckets and HMAC keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,19 @@ class S3Access:
     credentials: S3Credentials
     guarded: bool = False
     """Whether only the repository names the endpoint: then private addresses are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudAccess:
+    """Access to Google Cloud Storage or Azure Blob Storage, by their own protocols."""
+
+    scheme: str
+    """`gs` or `az`."""
+    credentials: GcsSecrets | AzureSecrets
+    account: str | None = None
+    endpoint_url: str | None = None
+    """An address that the caller named; by default the vendor's."""
+    allow_http: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +96,7 @@ class FileAccess:
     """Access to files of this machine."""
 
 
-Access = S3Access | HttpAccess | FileAccess
+Access = S3Access | CloudAccess | HttpAccess | FileAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +199,10 @@ class Grants:
             case ObjectStoreConfig.Tigris(options):
                 endpoint = options.endpoint_url or _TIGRIS_DEFAULT
                 return self._s3(container, replace(options, endpoint_url=endpoint), credential)
-            case ObjectStoreConfig.Gcs():
-                return S3Access(_GOOGLE, _google_credentials(container, credential))
+            case ObjectStoreConfig.Gcs(options):
+                return self._google(container, options or {}, credential)
+            case ObjectStoreConfig.Azure(options):
+                return self._azure(container, options or {}, credential)
             case ObjectStoreConfig.Http():
                 _no_credentials(container, credential)
                 return HttpAccess(self._is_guarded(container))
@@ -190,7 +211,7 @@ class Grants:
                 return FileAccess()
         raise UnsupportedError(
             f"virtual chunks below {container.url_prefix!r} are not supported; use s3://, "
-            "tigris://, gs://, https://, http:// or file://",
+            "tigris://, gs://, az://, https://, http:// or file://",
             kind=Kind.FORMAT_UNSUPPORTED,
         )
 
@@ -202,6 +223,57 @@ class Grants:
             and self._check_endpoint(container, options.endpoint_url, credentials)
         )
         return S3Access(options, credentials, guarded)
+
+    def _google(
+        self, container: Container, options: Mapping[str, str], credential: object
+    ) -> S3Access | CloudAccess:
+        if isinstance(credential, Credentials.S3 | Credentials.Gcs):
+            credential = credential.credentials
+        endpoint = self._named_endpoint(container, options, ("base_url", "google_base_url"))
+        if endpoint is None and (credential is None or isinstance(credential, AnyS3Credential)):
+            return S3Access(_GOOGLE, _google_keys(credential))
+        if isinstance(credential, AnyGcsCredential):
+            chosen = google_credentials(credential)
+        elif credential is None:
+            chosen = AnonymousCredentials()
+        else:
+            expected = "GCS credentials, an HMAC key as S3 credentials, or None"
+            raise _mismatch(container, credential, expected)
+        if endpoint is None and isinstance(chosen, AnonymousCredentials):
+            return S3Access(_GOOGLE, chosen)
+        return CloudAccess("gs", chosen, endpoint_url=endpoint, allow_http=_is_plain(endpoint))
+
+    def _azure(
+        self, container: Container, options: Mapping[str, str], credential: object
+    ) -> CloudAccess:
+        if isinstance(credential, Credentials.Azure):
+            credential = credential.credentials
+        if credential is not None and not isinstance(credential, AnyAzureCredential):
+            raise _mismatch(container, credential, "Azure credentials or None")
+        account = options.get("account") or options.get("account_name")
+        if not account:
+            raise VirtualAccessDeniedError(
+                f"the container of {container.url_prefix!r} does not name its storage account: "
+                "declare it with azure_store(account=...)"
+            )
+        chosen = AnonymousCredentials() if credential is None else microsoft_credentials(credential)
+        endpoint = self._named_endpoint(
+            container, options, ("endpoint", "azure_endpoint", "azure_storage_endpoint")
+        )
+        return CloudAccess("az", chosen, account, endpoint, _is_plain(endpoint))
+
+    def _named_endpoint(
+        self, container: Container, options: Mapping[str, str], names: tuple[str, ...]
+    ) -> str | None:
+        """An endpoint in a container's options, if the caller named it too.
+
+        One that only the repository names is ignored: requests go to the vendor's address.
+        """
+        endpoint = next((options[name] for name in names if options.get(name)), None)
+        if endpoint is None:
+            return None
+        named = container.trusted or _origin(endpoint) in self.trusted_endpoints
+        return endpoint if named else None
 
     def _is_guarded(self, container: Container) -> bool:
         """Whether a web server must have public addresses.
@@ -282,22 +354,13 @@ def _s3_credentials(container: Container, options: S3Options, credential: object
     raise _mismatch(container, credential, "S3 credentials or None")
 
 
-def _google_credentials(container: Container, credential: object) -> S3Credentials:
+def _google_keys(credential: AnyS3Credential | None) -> S3Credentials:
     """None for public buckets, or an HMAC key, which is a key pair like those of S3."""
-    if isinstance(credential, Credentials.S3 | Credentials.Gcs):
-        credential = credential.credentials
-    if credential is None or isinstance(credential, GcsCredentials.Anonymous):
-        return AnonymousCredentials()
-    if isinstance(credential, AnyS3Credential):
-        return storage_credentials(credential)
-    if isinstance(credential, AnyGcsCredential):
-        raise UnsupportedError(
-            f"virtual chunks below {container.url_prefix!r} cannot be read with tokens or service "
-            "accounts: authorize them with an HMAC key of Google Cloud Storage, given as "
-            "s3_static_credentials, or a public bucket with None",
-            kind=Kind.FORMAT_UNSUPPORTED,
-        )
-    raise _mismatch(container, credential, "an HMAC key as S3 credentials, or None")
+    return AnonymousCredentials() if credential is None else storage_credentials(credential)
+
+
+def _is_plain(endpoint: str | None) -> bool:
+    return endpoint is not None and endpoint.startswith("http://")
 
 
 def _no_credentials(container: Container, credential: object) -> None:

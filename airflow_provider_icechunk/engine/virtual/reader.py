@@ -20,7 +20,7 @@ from airflow_provider_icechunk.exceptions import (
     VirtualChunkError,
 )
 
-from .grants import FileAccess, Grant, Grants, HttpAccess, S3Access
+from .grants import CloudAccess, FileAccess, Grant, Grants, HttpAccess, S3Access
 from .locations import BY_NAME, Location, parse_location
 from .sources import ForeignFile, describe_file, describe_http, describe_s3
 from .transports import Part, changed_error, fetch_file
@@ -28,6 +28,8 @@ from .transports import Part, changed_error, fetch_file
 if TYPE_CHECKING:
     import urllib3
     from mypy_boto3_s3.client import S3Client
+
+    from airflow_provider_icechunk.engine.storage.clouds.bucket import CloudBucket
 
 TRUSTED_ENDPOINTS = "ICECHUNK_TRUSTED_ENDPOINTS"
 """Environment variable: comma-separated endpoints that may get signed requests."""
@@ -56,7 +58,7 @@ class Describing(Protocol):
 
 
 class NetworkTransport:
-    """Fetches from S3, web servers and local files."""
+    """Fetches from object stores, web servers and local files."""
 
     def __init__(self, retry: Backoff | None = None) -> None:
         self._retry = retry or Backoff(tries=5, longest_pause=5.0)
@@ -79,6 +81,11 @@ class NetworkTransport:
 
                 client = self._clients.get().s3(grant, access, location.host)
                 return fetch_s3(client, access, location, start, stop, checksum, self._retry)
+            case CloudAccess() as access:
+                from .clouds import fetch_cloud
+
+                bucket = self._clients.get().cloud(grant, access, location.host)
+                return fetch_cloud(bucket, location, start, stop, checksum, self._retry)
 
     def describe(self, grant: Grant, location: Location, url: str) -> ForeignFile:
         """The current state of the object: its size, and how to detect changes."""
@@ -90,6 +97,11 @@ class NetworkTransport:
             case S3Access() as access:
                 client = self._clients.get().s3(grant, access, location.host)
                 return describe_s3(client, location, url, self._retry)
+            case CloudAccess() as access:
+                from .clouds import describe_cloud
+
+                bucket = self._clients.get().cloud(grant, access, location.host)
+                return describe_cloud(bucket, location, url, self._retry)
 
 
 class _Clients:
@@ -98,6 +110,7 @@ class _Clients:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._s3: dict[tuple[str, str], S3Client] = {}
+        self._clouds: dict[tuple[str, str], CloudBucket] = {}
         self._http: dict[bool, urllib3.PoolManager] = {}
 
     def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
@@ -109,6 +122,15 @@ class _Clients:
                 client = s3_client(access, bucket)
                 self._s3[grant.url_prefix, bucket] = client
             return client
+
+    def cloud(self, grant: Grant, access: CloudAccess, bucket: str) -> CloudBucket:
+        from .clouds import cloud_bucket
+
+        with self._lock:
+            found = self._clouds.get((grant.url_prefix, bucket))
+            if found is None:
+                found = self._clouds[grant.url_prefix, bucket] = cloud_bucket(access, bucket)
+            return found
 
     def http(self, *, guarded: bool) -> urllib3.PoolManager:
         from .transports import http_pool

@@ -14,8 +14,10 @@ from airflow_provider_icechunk.engine.format.config.stores import (
     local_filesystem_store,
     s3_store,
 )
+from airflow_provider_icechunk.engine.storage import secrets
 from airflow_provider_icechunk.engine.storage.credentials import (
     Credentials,
+    azure_credentials,
     containers_credentials,
     gcs_anonymous_credentials,
     gcs_credentials,
@@ -31,7 +33,6 @@ from airflow_provider_icechunk.engine.virtual.transports import Part
 from airflow_provider_icechunk.exceptions import (
     IcechunkError,
     InvalidInputError,
-    UnsupportedError,
     VirtualAccessDeniedError,
 )
 
@@ -236,11 +237,32 @@ def test_containers_of_early_versions_are_ignored():
     assert recorder.asked == []
 
 
-def test_stores_that_are_not_supported_say_which_are():
-    store = ObjectStoreConfig.Azure({"account": "a"})
-    reader, _ = reader_of({"az://bucket/": store}, {"az://bucket/": None})
-    with pytest.raises(UnsupportedError, match=r"s3://.*gs://.*https://.*file://"):
+@pytest.mark.parametrize(
+    ("credential", "kind"),
+    [
+        (None, secrets.AnonymousCredentials),
+        (azure_credentials(), secrets.EnvironmentCredentials),
+        (azure_credentials(access_key="key"), secrets.AccountKey),
+        (Credentials.Azure(azure_credentials(sas_token="sig=x")), secrets.SharedAccessSignature),
+    ],
+)
+def test_azure_is_read_at_the_account_that_the_container_names(credential, kind):
+    hostile = {"account": "archive", "endpoint": "https://evil.example"}
+    store = ObjectStoreConfig.Azure(hostile)
+    reader, recorder = reader_of({"az://bucket/": store}, {"az://bucket/": credential})
+    assert reader.read(Virtual("az://bucket/a", 0, 1)) == b"x"
+    ((grant, _),) = recorder.asked
+    access = grant.access
+    assert (access.scheme, access.account, access.endpoint_url) == ("az", "archive", None)
+    assert type(access.credentials) is kind
+
+
+def test_an_azure_container_has_to_name_its_account():
+    store = ObjectStoreConfig.Azure({})
+    reader, recorder = reader_of({"az://bucket/": store}, {"az://bucket/": None})
+    with pytest.raises(VirtualAccessDeniedError, match="azure_store"):
         reader.read(Virtual("az://bucket/a", 0, 1))
+    assert recorder.asked == []
 
 
 @pytest.mark.parametrize("scheme", ["gs", "gcs"])
@@ -266,18 +288,31 @@ def test_google_cloud_storage_is_read_at_its_own_endpoint(scheme, credential, ac
 
 
 @pytest.mark.parametrize(
-    "credential",
+    ("credential", "kind"),
     [
-        gcs_from_env_credentials(),
-        Credentials.Gcs(gcs_credentials(bearer_token="token")),
-        gcs_credentials(service_account_file="/key.json"),
+        (gcs_from_env_credentials(), secrets.EnvironmentCredentials),
+        (Credentials.Gcs(gcs_credentials(bearer_token="token")), secrets.Token),
+        (gcs_credentials(service_account_file="/key.json"), secrets.ServiceAccountFile),
     ],
 )
-def test_google_credentials_that_cannot_be_used_say_which_can(credential):
-    reader, recorder = reader_of({"gs://bucket/": gcs_store()}, {"gs://bucket/": credential})
-    with pytest.raises(UnsupportedError, match="HMAC"):
-        reader.read(Virtual("gs://bucket/a", 0, 1))
-    assert recorder.asked == []
+def test_tokens_and_service_accounts_of_google_go_to_google_alone(credential, kind):
+    hostile = gcs_store({"google_base_url": "https://evil.example"})
+    reader, recorder = reader_of({"gs://bucket/": hostile}, {"gs://bucket/": credential})
+    assert reader.read(Virtual("gs://bucket/a", 0, 1)) == b"x"
+    ((grant, _),) = recorder.asked
+    assert (grant.access.scheme, grant.access.endpoint_url) == ("gs", None)
+    assert type(grant.access.credentials) is kind
+
+
+def test_an_endpoint_that_the_caller_names_too_is_used():
+    store = gcs_store({"google_base_url": "https://storage.site"})
+    reader, recorder = reader_of(
+        {"gs://bucket/": store},
+        {"gs://bucket/": gcs_credentials(bearer_token="token")},
+        trusted_endpoints=["https://storage.site"],
+    )
+    reader.read(Virtual("gs://bucket/a", 0, 1))
+    assert recorder.asked[0][0].access.endpoint_url == "https://storage.site"
 
 
 @pytest.mark.parametrize(
@@ -285,12 +320,18 @@ def test_google_credentials_that_cannot_be_used_say_which_can(credential):
     [
         ("s3://other/", Credentials.Gcs(gcs_credentials())),
         ("s3://other/", "AKIAMARKER"),
+        ("gs://bucket/", azure_credentials(access_key="key")),
+        ("az://bucket/", Credentials.S3(KEYS)),
         ("https://host/public/", Credentials.S3(KEYS)),
         ("file:///data/granted/", KEYS),
     ],
 )
 def test_credentials_of_the_wrong_kind_are_refused(prefix, credential):
-    reader, recorder = reader_of(STORES, {prefix: credential})
+    clouds = {
+        "gs://bucket/": gcs_store(),
+        "az://bucket/": ObjectStoreConfig.Azure({"account": "archive"}),
+    }
+    reader, recorder = reader_of(STORES | clouds, {prefix: credential})
     with pytest.raises(InvalidInputError, match="authorize_virtual_chunk_access"):
         reader.read(Virtual(prefix + "a", 0, 1))
     assert recorder.asked == []

@@ -53,13 +53,13 @@ class ObjectStoreConfig:
 
     @dataclass(frozen=True)
     class Gcs:
-        """Google Cloud Storage, read through its S3-compatible interface; options are kept."""
+        """Google Cloud Storage; its options may name another endpoint."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 
     @dataclass(frozen=True)
     class Azure:
-        """Azure Blob Storage. Kept in configurations; reading from it is not supported."""
+        """Azure Blob Storage; its options name the account."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 

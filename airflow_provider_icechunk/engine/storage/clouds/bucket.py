@@ -144,11 +144,11 @@ class CloudBucket(Requests):
 
     def _head(self, key: str) -> ObjectHead:
         name, version_of = self.name(key), self._settings.version_of
-        return self._natively(lambda store: look(store, name, version_of))
+        return self.natively(lambda store: look(store, name, version_of))
 
     def _get(self, key: str, asked: ByteRange | None) -> Body:
         name, version_of = self.name(key), self._settings.version_of
-        return self._natively(lambda store: fetch(store, name, asked, version_of))
+        return self.natively(lambda store: fetch(store, name, asked, version_of))
 
     def _put_whole(
         self, upload: Upload, expect: Expectation | None = None, write_id: str | None = None
@@ -157,7 +157,7 @@ class CloudBucket(Requests):
 
         mode = self._settings.mode(Anything() if expect is None else expect)
         attributes = self._attributes(upload, write_id)
-        made = self._natively(
+        made = self.natively(
             lambda store: obstore.put(
                 store,
                 self.name(upload.key),
@@ -175,7 +175,7 @@ class CloudBucket(Requests):
         import obstore
 
         attributes = self._attributes(upload, None)
-        self._natively(
+        self.natively(
             lambda store: obstore.put(
                 store,
                 self.name(upload.key),
@@ -199,7 +199,7 @@ class CloudBucket(Requests):
             self.calling(
                 "delete",
                 key,
-                lambda: self._natively(lambda store: obstore.delete(store, name), writes=True),
+                lambda: self.natively(lambda store: obstore.delete(store, name), writes=True),
             )
         except IcechunkError as error:
             return error.message
@@ -230,11 +230,11 @@ class CloudBucket(Requests):
         """A request of a listing, which the client repeats itself."""
         try:
             with self._slots.one():
-                return self._natively(call, listing=True)
+                return self.natively(call, listing=True)
         except self.failures as error:
             raise self.error(error, doing, key) from error
 
-    def _natively(
+    def natively(
         self,
         call: Callable[[Any], T],
         *,
