@@ -35,7 +35,7 @@ from airflow_provider_icechunk.engine.format.ids import INITIAL_SNAPSHOT_ID, Sna
 from airflow_provider_icechunk.engine.format.model import FIRST_MESSAGE, Snapshot, TransactionLog
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.refs import open_refs
-from airflow_provider_icechunk.engine.refs.base import JustRead, Known, Refs, Trust
+from airflow_provider_icechunk.engine.refs.base import JustRead, Known, Refs, Trust, read_openings
 from airflow_provider_icechunk.engine.storage.base import Bounded, Fetched, Storage, Version
 from airflow_provider_icechunk.engine.storage.readback import PROBE_PREFIX
 from airflow_provider_icechunk.exceptions import (
@@ -88,7 +88,7 @@ def check_newest(storage: Storage, generation: Generation) -> None:
 
 def _probes(storage: Storage, found: JustRead | None = None) -> tuple[Opening, Names]:
     if found is None:
-        answers = storage.get_many([(key, Bounded(0, PROBE_SIZE)) for key in FIRST_KEYS])
+        answers = read_openings(storage, [(key, Bounded(0, PROBE_SIZE)) for key in FIRST_KEYS])
         first = dict(zip(FIRST_KEYS, answers, strict=True))
     else:
         first = found.objects

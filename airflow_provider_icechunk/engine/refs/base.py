@@ -11,11 +11,13 @@ snapshots.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, Self, runtime_checkable
 
+from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.format.codec import Codec, Layout
 from airflow_provider_icechunk.engine.format.config.codec import decode_config, encode_config
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig, ResolvedConfig
@@ -28,6 +30,7 @@ from airflow_provider_icechunk.engine.format.v1.codec import CONFIG_KEY
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Anything,
+    ByteRange,
     Exactly,
     Expectation,
     Fetched,
@@ -36,7 +39,9 @@ from airflow_provider_icechunk.engine.storage.base import (
     Written,
     check_prefix,
 )
-from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError
+from airflow_provider_icechunk.exceptions import AccessDeniedError, FormatError, InvalidInputError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,40 @@ class Register(Protocol):
         ...
 
 
+def read_openings(
+    storage: Storage, requests: Sequence[tuple[str, ByteRange | None]]
+) -> list[Fetched | None]:
+    """The objects that a repository may begin with, which are never all there.
+
+    To those who may not list a bucket, Amazon says "denied" about objects that do not exist. It is
+    taken for that only beside an object that the same credentials read: then a repository is there,
+    and what decides about it is in what was read.
+    """
+    try:
+        return storage.get_many(requests)
+    except AccessDeniedError as error:
+        denied = error
+
+    def read(request: tuple[str, ByteRange | None]) -> Fetched | None:
+        try:
+            return storage.get(*request)
+        except AccessDeniedError:
+            return None
+
+    found = run_all(read, requests, at_once=len(requests))
+    named = [(key, one) for (key, _), one in zip(requests, found, strict=True)]
+    if not any(one for key, one in named if key != CONFIG_KEY):
+        raise denied
+    missing = [key for key, one in named if one is None]
+    _log.info(
+        "%s: access to %s is denied, which is taken for absent because other objects can be read; "
+        "with the right to list the bucket the store would tell",
+        storage.location,
+        ", ".join(missing),
+    )
+    return found
+
+
 class JustRead:
     """Objects that were read a moment ago to open a repository, each good for one more use.
 
@@ -138,7 +177,7 @@ class JustRead:
     ) -> None:
         begin = monotonic()
         self._moves = _moves[0]
-        found = storage.get_many([(key, None) for key in keys])
+        found = read_openings(storage, [(key, None) for key in keys])
         self._monotonic = monotonic
         end = monotonic()
         self._until = end + max(self.least, 2 * (end - begin))
@@ -374,7 +413,11 @@ class RefFiles:
 
 def read_config(storage: Storage, just_read: JustRead | None = None) -> StoredConfig | None:
     """The stored `config.yaml`, if there is one."""
-    found = get_once(storage, CONFIG_KEY, just_read)
+    try:
+        found = get_once(storage, CONFIG_KEY, just_read)
+    except AccessDeniedError:
+        # As in `read_openings`: the references were read with the same credentials.
+        return None
     if found is None:
         return None
     check_unfenced(found.data, where=CONFIG_KEY)
