@@ -114,6 +114,7 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     s3_refreshable_credentials,
     s3_static_credentials,
 )
+from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
 from airflow_provider_icechunk.engine.workers.codec import (
@@ -301,6 +302,7 @@ __all__ = [
     "Storage",
     "StorageConcurrencySettings",
     "StorageError",
+    "StorageLocation",
     "StorageRetriesSettings",
     "StorageSettings",
     "Stored",

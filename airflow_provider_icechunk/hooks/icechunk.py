@@ -63,6 +63,7 @@ def check_root(settings: IcechunkConnection) -> tuple[bool, str]:
         storage = build_storage(settings, ROOT, tries=_TRIES)
         found = _describe(storage)
         honours = storage.honours_read_conditions() if isinstance(storage, S3Storage) else None
+        warnings = storage.warnings() if isinstance(storage, S3Storage) else []
     except IcechunkError as error:
         return False, explain(error)
     if honours is False:
@@ -70,7 +71,7 @@ def check_root(settings: IcechunkConnection) -> tuple[bool, str]:
             f"conditions not honoured: {storage.location} ignores If-Match on reads, so concurrent "
             f"commits could be lost; use it for reading only. {found}"
         )
-    return True, found if honours is None else f"{found}; {_HINT}"
+    return True, "; ".join([found, *([] if honours is None else [_HINT]), *warnings])
 
 
 def explain(error: IcechunkError) -> str:

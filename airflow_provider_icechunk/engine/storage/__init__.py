@@ -1,4 +1,4 @@
-"""Keys and bytes: memory, a local POSIX file system, S3. Knows nothing of the format.
+"""Keys and bytes: memory, a local POSIX file system, object stores. Knows nothing of the format.
 
 Losing a race is a returned value; exceptions are for what a caller cannot be expected to handle.
 What a back end promises is `testing.conformance.StorageSuite`.

@@ -15,6 +15,7 @@ from airflow_provider_icechunk.engine.storage.secrets import (
 )
 from airflow_provider_icechunk.engine.storage.tuning import Tuning
 
+from .rules import warnings_about
 from .settings import S3Settings
 from .writes import WritableBucket
 
@@ -88,6 +89,10 @@ class S3Storage(BucketStorage):
             at_once=self._settings.concurrency,
         )
         return [name for name, is_full in zip(names, full, strict=True) if is_full]
+
+    def warnings(self) -> list[str]:
+        """What versioning, locks and lifecycle rules of the bucket mean for a repository."""
+        return warnings_about(self._bucket)
 
     def honours_read_conditions(self) -> bool | None:
         """Whether conditional reads are honoured; `None` if there is nothing to read.
