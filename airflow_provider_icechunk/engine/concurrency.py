@@ -9,8 +9,9 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -68,6 +69,23 @@ _BRIEF = 0.0001
 _START = 0.001
 """Extra seconds for the first items."""
 
+Order = Callable[[int], Sequence[int]]
+"""In which order so many things are done, each place once."""
+_ORDER: ContextVar[Order | None] = ContextVar("_ORDER", default=None)
+
+
+@contextmanager
+def one_by_one(order: Order) -> Iterator[None]:
+    """Within this context nothing runs in the pool: what may run at once runs in a given order.
+
+    A simulator decides so what a race of threads would decide elsewhere.
+    """
+    token = _ORDER.set(order)
+    try:
+        yield
+    finally:
+        _ORDER.reset(token)
+
 
 def run_all(
     function: Callable[[Item], Result], items: Sequence[Item], *, at_once: int
@@ -81,6 +99,10 @@ def run_all(
     lanes = min(at_once, len(items), THREADS)
     if lanes <= 1:
         return [function(item) for item in items]
+    order = _ORDER.get()
+    if order is not None:
+        found = {place: function(items[place]) for place in order(len(items))}
+        return [found[place] for place in range(len(items))]
     work = _Work(function, items)
     executor = _EXECUTOR.get()
     # Each lane runs in a copy of the caller's context, which holds the memory allowance.
@@ -131,12 +153,17 @@ class Background(Generic[Result]):
         def call() -> tuple[Result, int]:
             return function(), WAITED.get()
 
-        self._future = submit(call)
+        order = _ORDER.get()
+        is_late = order is not None and order(2)[0] == 1
+        self._call = call
+        self._future = None if is_late else submit(call)
 
     def result(self) -> Result:
         """Wait for the call; in a forked child, whose parent's threads are gone, call it again."""
         if self._pid != os.getpid():
             return self._function()
+        if self._future is None:
+            self._future = submit(self._call)
         found, waited = self._future.result()
         WAITED.set(max(waited, WAITED.get()))
         return found
@@ -144,17 +171,28 @@ class Background(Generic[Result]):
     @property
     def is_done(self) -> bool:
         """Whether `result` would not wait."""
-        return self._pid == os.getpid() and self._future.done()
+        return self._pid == os.getpid() and self._future is not None and self._future.done()
 
 
 def submit(function: Callable[[], Result]) -> Future[Result]:
     """Call `function` in a thread of the pool."""
+    if _ORDER.get() is not None:
+        return _done_here(function)
 
     def inside() -> Result:
         _here.inside = True
         return function()
 
     return _EXECUTOR.get().submit(copy_context().run, inside)
+
+
+def _done_here(function: Callable[[], Result]) -> Future[Result]:
+    future = Future[Result]()
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001 - raised again by who waits for it
+        future.set_exception(error)
+    return future
 
 
 class _Work(Generic[Item, Result]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,6 +49,8 @@ class Code(StrEnum):
     CHUNK_MISSING = "chunk_missing"
     CHUNK_SHORT = "chunk_short"
     UNREACHABLE = "unreachable"
+    COMMIT_LOST = "commit_lost"
+    COMMIT_TWICE = "commit_twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,48 @@ def check_array(
             _REWRITE,
         )
     yield from _outside_grid(node, boxes, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A commit in a history, by whatever names what it was made for."""
+
+    snapshot: str
+    token: str
+
+
+def check_once(landed: Iterable[Landed], where: str) -> Iterator[Finding]:
+    """No two commits of one history were made for the same token."""
+    for token, count in Counter(one.token for one in landed).items():
+        if count > 1:
+            yield warning(
+                Code.COMMIT_TWICE,
+                where,
+                f"{count} commits carry the token {token!r}: an attempt did not find what an "
+                "earlier one had committed",
+                "compare the commits, and revert what was done twice",
+            )
+
+
+def check_acknowledged(
+    landed: Sequence[Landed], acknowledged: Mapping[str, str | None], where: str
+) -> Iterator[Finding]:
+    """Every acknowledged commit is in a history once, and no other more often.
+
+    :param acknowledged: by token, the snapshot that its writer was told; `None` if it was told
+        nothing, so that the commit may be there or not.
+    """
+    yield from check_once(landed, where)
+    found = {one.token: one.snapshot for one in landed}
+    for token, snapshot in acknowledged.items():
+        if snapshot is not None and found.get(token) != snapshot:
+            yield error(
+                Code.COMMIT_LOST,
+                where,
+                f"the commit {snapshot} of {token!r} was acknowledged, and the history has "
+                f"{found.get(token)}",
+                _LOST,
+            )
 
 
 def boxes(manifest: Manifest) -> dict[NodeId, tuple[Extents, ...]]:

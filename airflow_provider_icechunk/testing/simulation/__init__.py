@@ -1,0 +1,29 @@
+"""Whole workloads on one seed: processes, storage, clock and faults, deterministic and checked.
+
+`simulate(seed)` runs one schedule of the built-in workload. Pipelines of your own run in a
+`Simulation`: start functions as processes, run it, and everything that was acknowledged is checked.
+"""
+
+from .faults import Fault, Faults
+from .ledger import Intent, Ledger, ViolationError, Witness
+from .scheduler import EndlessError, Policy
+from .simulation import Options, Outcome, Process, Simulation, SimulationError
+from .workload import prepared, simulate
+
+__all__ = [
+    "EndlessError",
+    "Fault",
+    "Faults",
+    "Intent",
+    "Ledger",
+    "Options",
+    "Outcome",
+    "Policy",
+    "Process",
+    "Simulation",
+    "SimulationError",
+    "ViolationError",
+    "Witness",
+    "prepared",
+    "simulate",
+]
