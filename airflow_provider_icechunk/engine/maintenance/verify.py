@@ -7,7 +7,8 @@ collector runs it may report objects that are being deleted; then run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,17 +17,20 @@ from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.chunk_refs import Extents
 from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId, SnapshotId
 from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot
+from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 
 from .findings import (
     Code,
     Finding,
+    Landed,
     VerifyReport,
     boxes,
     check_array,
     check_chunks,
     check_count,
     check_manifest_list,
+    check_once,
     error,
     info,
     warning,
@@ -140,6 +144,7 @@ class Verification:
                     following.append(parent)
             frontier = following
         self._check_circles(tips, found)
+        self._check_tokens(tips, found)
         return found
 
     def _unreadable_snapshot(
@@ -173,6 +178,32 @@ class Verification:
                 line.add(current)
                 current = self.core.refs.parent(found[current])
             done |= line
+
+    def _check_tokens(
+        self, tips: Mapping[str, SnapshotId], found: Mapping[SnapshotId, Snapshot]
+    ) -> None:
+        tokens = {identity: one.metadata.get(TOKEN_KEY) for identity, one in found.items()}
+        counted = Counter(token for token in tokens.values() if isinstance(token, str))
+        if max(counted.values(), default=0) < 2:
+            return
+        for name, tip in tips.items():
+            landed = [
+                Landed(self.core.format_id(identity), token)
+                for identity in self._line(tip, found)
+                if isinstance(token := tokens[identity], str)
+            ]
+            self.findings += check_once(landed, name)
+
+    def _line(
+        self, tip: SnapshotId, found: Mapping[SnapshotId, Snapshot]
+    ) -> Iterator[SnapshotId]:
+        """A snapshot and its ancestors, each once, as far as they can be read."""
+        passed: set[SnapshotId] = set()
+        current: SnapshotId | None = tip
+        while current is not None and current in found and current not in passed:
+            passed.add(current)
+            yield current
+            current = self.core.refs.parent(found[current])
 
     def list_files(self) -> StoredFiles:
         """All stored files."""

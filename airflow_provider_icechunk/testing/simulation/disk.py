@@ -11,6 +11,9 @@ from airflow_provider_icechunk.engine.storage.memory import MemoryStorage, Store
 
 from .scheduler import VirtualClock
 
+_MOVING = ("refs/", "r/", "repo", "state.json")
+"""Where generations keep references."""
+
 
 class Disk(MemoryStorage):
     """What all processes of a simulation share.
@@ -27,7 +30,7 @@ class Disk(MemoryStorage):
         self._unsettled: dict[str, tuple[StoredObject | None, object]] = {}
         self._under_way: list[Callable[[], object]] = []
         self.on_move: Callable[[], None] = lambda: None
-        """Called after each conditional write: what references are made of."""
+        """Called after each write of a reference."""
         self.full_for = 0
         """Writes that fail from now on because the disk is full."""
 
@@ -48,7 +51,7 @@ class Disk(MemoryStorage):
             self._unsettled[key] = (before, owner)
         else:
             self._unsettled[key] = (self._unsettled[key][0], owner)
-        if is_durable and isinstance(outcome, Written):
+        if isinstance(outcome, Written) and key.startswith(_MOVING):
             self.on_move()
         return outcome
 

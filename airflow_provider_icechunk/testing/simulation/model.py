@@ -145,6 +145,8 @@ def difference(expected: State, found: State) -> str | None:
             return f"attributes of {path} are {other.attributes}, not {array.attributes}"
         if len(array.cells) != len(other.cells):
             return f"{path} has {len(other.cells)} cells, not {len(array.cells)}"
+        if array.cells == other.cells:
+            continue
         for cell, (ours, theirs) in enumerate(zip(array.cells, other.cells, strict=True)):
             if ours != theirs:
                 return f"cell {cell} of {path} is {theirs}, not {ours}"

@@ -18,7 +18,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     Put,
     PutOutcome,
 )
-from airflow_provider_icechunk.engine.storage.readback import resolve_lost_put
+from airflow_provider_icechunk.engine.storage.readback import outcome_unknown, resolve_lost_put
 from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import Kind, StorageError
 from airflow_provider_icechunk.testing.storages import Crash
@@ -30,6 +30,8 @@ from .scheduler import Scheduler
 T = TypeVar("T")
 _LATENCY = 0.02
 _FULL_FOR = 5
+_NOT_READ_BACK = 0.3
+"""Probability that a write without an answer cannot be read back either."""
 _JUMPS = (-3_600.0, -300.0, -30.0, 30.0, 300.0, 3_600.0)
 
 
@@ -243,6 +245,8 @@ class ProcessStorage:
             return write()
         if self._reads_back:
             raise StorageError(f"no answer to the write of {key}", kind=Kind.STORAGE_UNREACHABLE)
+        if self._machine.random.random() < _NOT_READ_BACK:
+            raise outcome_unknown(key, self.location, "and cannot be read back")
         self._reads_back = True
         try:
             outcome = resolve_lost_put(self, key, content, expect)

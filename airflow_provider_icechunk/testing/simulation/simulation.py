@@ -52,6 +52,8 @@ class Options:
     """How many keys of a listing are answered at once."""
     age: float
     """Seconds that expiry and collection leave alone."""
+    packs: bool = False
+    """Whether small chunks share files."""
 
     @classmethod
     def drawn(cls, seed: int, **fixed: Any) -> Options:
@@ -65,6 +67,7 @@ class Options:
             "faults": Faults.drawn(random, is_folder=is_folder),
             "page": random.choice((1, 3, 1000)),
             "age": random.choice(_AGES),
+            "packs": random.random() < 0.3,
         }
         return cls(seed, **{**drawn, **fixed})
 
@@ -83,6 +86,7 @@ class Options:
             "faults": self.faults.as_dict(),
             "page": self.page,
             "age": self.age,
+            "packs": self.packs,
         }
 
 
@@ -122,7 +126,8 @@ class Process:
 
     def open(self) -> Repository:
         """The repository, as a new process opens it."""
-        return Repository.open(self.storage, packing=_UNPACKED, world=self.world)
+        packing = Packing() if self.options.packs else _UNPACKED
+        return Repository.open(self.storage, packing=packing, world=self.world)
 
     def wait(self, **amount: float) -> None:
         """Let time pass: `wait(hours=2)`."""
@@ -196,8 +201,9 @@ class Simulation:
         if self.trace:
             self.machine.trace = []
         self.ledger.intents |= _image(options.generation)[2]
-        self.witness = Witness(self.disk, self.ledger)
-        self.witness.look()
+        with one_by_one(range):
+            self.witness = Witness(self.disk, self.ledger)
+            self.witness.look()
         self.disk.on_move = self.witness.look
 
     def start(self, name: str, act: Act, notes: dict[str, Any] | None = None) -> None:
@@ -212,7 +218,8 @@ class Simulation:
                 warnings.simplefilter("ignore")
                 self.scheduler.run()
                 self.disk.land_all()
-                self._check()
+                with one_by_one(range):
+                    self._check()
         except Exception as error:
             raise SimulationError(self.options, error, self.machine.trace or []) from error
         return Outcome(
@@ -263,13 +270,12 @@ class Simulation:
         world = World(
             now=self.clock, entropy=self.random.randbytes, monotonic=self.clock.now.timestamp
         )
-        with one_by_one(self.machine.order):
-            repo = Repository.open(self.disk, packing=_UNPACKED, world=world)
-            edits = (Cells("/a", 0, 1, 255),)
-            intent = self.ledger.intend("main", edits)
-            session = repo.writable_session("main")
-            perform(session, edits)
-            snapshot = session.commit(intent.name, {INTENT: intent.name})
+        repo = Repository.open(self.disk, packing=_UNPACKED, world=world)
+        edits = (Cells("/a", 0, 1, 255),)
+        intent = self.ledger.intend("main", edits)
+        session = repo.writable_session("main")
+        perform(session, edits)
+        snapshot = session.commit(intent.name, {INTENT: intent.name})
         self.ledger.acknowledge(intent, snapshot)
         self.witness.look()
 

@@ -21,8 +21,10 @@ def prepared(seed: int, *, trace: bool = False, **fixed: Any) -> Simulation:
     """The simulation of a seed, with its actors, before it runs."""
     simulation = Simulation(Options.drawn(seed, **fixed), trace=trace)
     random = simulation.random
-    for number in range(random.choice((1, 2, 2, 3))):
-        act = random.choice(WRITERS)
+    # Writers of one kind meet each other more often than those of any kind.
+    usual = random.choice(WRITERS)
+    for number in range(random.choice((1, 2, 2, 3, 3))):
+        act = usual if random.random() < 0.6 else random.choice(WRITERS)
         simulation.start(f"w{number}", act)
     if random.random() < 0.5:
         act = random.choice(OTHERS)

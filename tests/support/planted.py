@@ -1,0 +1,284 @@
+"""Bugs that the simulator has to find: each breaks one rule of the engine, as a small change would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_icechunk.engine import leases
+from airflow_provider_icechunk.engine.commit import commit as committing
+from airflow_provider_icechunk.engine.commit import conflicts, writer
+from airflow_provider_icechunk.engine.commit.rebase import Draft
+from airflow_provider_icechunk.engine.history import versions
+from airflow_provider_icechunk.engine.maintenance import collect, expire
+from airflow_provider_icechunk.engine.objects.objects import Objects
+from airflow_provider_icechunk.engine.refs.base import Behind, Trust
+from airflow_provider_icechunk.engine.refs.v1 import V1Refs
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.storage.base import Anything, Fetched, Version, Written
+from airflow_provider_icechunk.engine.workers.jobs import JobFolder
+from airflow_provider_icechunk.engine.world import to_micros
+from airflow_provider_icechunk.exceptions import OutcomeUnknownError, StorageError
+from airflow_provider_icechunk.testing.simulation import actors, process
+from airflow_provider_icechunk.testing.simulation.process import ProcessStorage
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Plant] = {}
+"""By what is wrong."""
+
+
+def bug(what: str) -> Callable[[Plant], Plant]:
+    def note(plant: Plant) -> Plant:
+        BUGS[what] = plant
+        return plant
+
+    return note
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+@bug("a commit does not settle what it stored before the branch moves")
+def no_settle(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProcessStorage, "settle", _nothing)
+
+
+@bug("an attempt does not look for its own token")
+def no_token(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(committing.Committer, "_find_token", _nothing)
+
+
+@bug("a commit does not wait for its chunks")
+def no_chunks(patch: pytest.MonkeyPatch) -> None:
+    store = writer.CommitWriter.store
+
+    def hasty(self: Any, base: Any, changes: Any, **options: Any) -> Any:
+        return store(self, base, changes, **{**options, "chunks": None})
+
+    patch.setattr(writer.CommitWriter, "store", hasty)
+
+
+@bug("references are replaced whatever they are by then")
+def blind_update(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Trust, "update", lambda self, version: Anything())
+
+
+@bug("references are created over those that exist")
+def blind_create(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Trust, "create", lambda self: Anything())
+
+
+@bug("a branch counts as moved although the write lost its race")
+def lost_is_moved(patch: pytest.MonkeyPatch) -> None:
+    swapped = V1Refs._swapped
+
+    def moved(self: Any, name: Any, key: Any, to: Any, version: Any) -> bool:
+        swapped(self, name, key, to, version)
+        return True
+
+    patch.setattr(V1Refs, "_swapped", moved)
+
+
+@bug("a write without an answer counts as done")
+def guessed_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "resolve_lost_put", lambda *_: Written(Version("guessed")))
+
+
+@bug("a write of unknown outcome counts as a lost race")
+def guessed_lost(patch: pytest.MonkeyPatch) -> None:
+    def move(self: Any, branch: str, base: Any, snapshot: Any) -> Any:
+        try:
+            return self._core.refs.commit(branch, base, snapshot)
+        except (OutcomeUnknownError, StorageError):
+            return Behind(self._core.refs.branch(branch))
+
+    patch.setattr(committing.Committer, "_move_branch", move)
+
+
+@bug("a snapshot has the time of its writer's clock, also if its parent is younger")
+def times_go_back(patch: pytest.MonkeyPatch) -> None:
+    store = Objects.store_commit
+
+    def store_commit(self: Any, snapshot: Any, log: Any, encoded: Any) -> Any:
+        if isinstance(self.storage, ProcessStorage):
+            now = to_micros(self.storage.world().now())
+            snapshot = replace(snapshot, flushed_at=now)
+        return store(self, snapshot, log, encoded)
+
+    patch.setattr(Objects, "store_commit", store_commit)
+
+
+@bug("a rebase finds no conflicts")
+def no_conflicts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(conflicts, "find_conflicts", lambda *_: [])
+
+
+@bug("manifests of a lost try are used again although others wrote to the array")
+def stale_manifests(patch: pytest.MonkeyPatch) -> None:
+    encode = writer.CommitWriter._encode_manifests
+
+    def reuse(self: Any, base: Any, changes: Any) -> Any:
+        for node, stored in self._arrays_to_write(base, changes):
+            if node.id in self._written:
+                kept = self._written[node.id]
+                self._written[node.id] = replace(kept, base=stored, document=node.user_data)
+        return encode(self, base, changes)
+
+    patch.setattr(writer.CommitWriter, "_encode_manifests", reuse)
+
+
+@bug("cells that others wrote into the same chunk are not merged")
+def no_merge(patch: pytest.MonkeyPatch) -> None:
+    def settle(self: Any, *_: Any) -> None:
+        self._disputes, self._passed, self._settled = {}, [], None
+
+    patch.setattr(Draft, "settle", settle)
+
+
+@bug("a collection takes one look at the references and trusts it")
+def one_look(patch: pytest.MonkeyPatch) -> None:
+    refresh, make = collect.Collection._refresh, collect.Collection.make_plan
+
+    def once(self: Any, spare: Any = None, *, looks: Any = None) -> None:
+        if self._roots is None:
+            refresh(self, spare, looks=1)
+
+    def plan(self: Any, *args: Any, **options: Any) -> Any:
+        once(self)
+        return make(self, *args, **options)
+
+    patch.setattr(collect.Collection, "_refresh", once)
+    patch.setattr(collect.Collection, "make_plan", plan)
+
+
+@bug("a collection forgets what tags need")
+def no_tags(patch: pytest.MonkeyPatch) -> None:
+    read = collect.read_roots
+    patch.setattr(collect, "read_roots", lambda *args: replace(read(*args), tags={}))
+
+
+@bug("a collection ignores leases")
+def no_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collect, "read_leases", lambda *_: leases.Leases())
+
+
+@bug("a lease lapses after an hour")
+def short_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases, "_LIFE", 3_600_000_000)
+
+
+@bug("a session never renews its lease")
+def no_renewal(patch: pytest.MonkeyPatch) -> None:
+    def renew(self: Any) -> None:
+        self._put, self._leased = self._now(), self.oldest()
+
+    patch.setattr(leases.Leasehold, "_renew", renew)
+
+
+@bug("a collection does not store its cut-off")
+def no_cutoff(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collect, "write_cutoff", _nothing)
+
+
+@bug("a commit does not ask for the cut-off of collections")
+def unchecked_cutoff(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases.Leasehold, "_check", _nothing)
+
+
+@bug("a collection does not spare young snapshots that nothing names")
+def young_not_spared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collect.Collection, "_spare_young", _nothing)
+
+
+@bug("a snapshot that was named while it was deleted is not put back, and nobody looks")
+def not_put_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(collect.Collection, "_restore", _nothing)
+    patch.setattr(versions, "_keep_or", _nothing)
+
+
+@bug("half a listing is taken for a whole one")
+def half_listing(patch: pytest.MonkeyPatch) -> None:
+    scan = ProcessStorage.scan
+
+    def first_page(self: Any, prefix: str) -> Any:
+        for number, item in enumerate(scan(self, prefix)):
+            if number == self._machine.page:
+                return
+            yield item
+
+    patch.setattr(ProcessStorage, "scan", first_page)
+
+
+@bug("a body that ends early is taken for a whole one")
+def half_body(patch: pytest.MonkeyPatch) -> None:
+    get = ProcessStorage.get
+
+    def cut(self: Any, key: str, byte_range: Any = None) -> Any:
+        try:
+            return get(self, key, byte_range)
+        except StorageError as error:
+            found = self._disk.get(key, byte_range)
+            if "ended early" not in str(error) or found is None:
+                raise
+            return Fetched(found.data[: len(found.data) // 2], found.version)
+
+    patch.setattr(ProcessStorage, "get", cut)
+
+
+@bug("a worker hands over references to chunks that are not stored yet")
+def early_fragment(patch: pytest.MonkeyPatch) -> None:
+    fragment = ForkSession.fragment
+
+    def early(self: Any, worker: str) -> Any:
+        patch_flush = self.tree.writer
+        flush, patch_flush.flush = patch_flush.flush, _nothing
+        try:
+            return fragment(self, worker)
+        finally:
+            patch_flush.flush = flush
+
+    patch.setattr(ForkSession, "fragment", early)
+
+
+@bug("the fragment of one worker is left out")
+def lost_fragment(patch: pytest.MonkeyPatch) -> None:
+    fragments = JobFolder.fragments
+    patch.setattr(
+        JobFolder, "fragments", lambda self, writers=None: fragments(self, writers)[:1]
+    )
+
+
+@bug("two processes draw the same ids")
+def same_ids(patch: pytest.MonkeyPatch) -> None:
+    world = ProcessStorage.world
+
+    def poor(self: Any) -> Any:
+        from random import Random
+
+        return replace(world(self), entropy=Random(0).randbytes)
+
+    patch.setattr(ProcessStorage, "world", poor)
+
+
+@bug("a watcher is told of the newest commit only")
+def newest_only(patch: pytest.MonkeyPatch) -> None:
+    poll = actors.poll_branch
+
+    def newest(*args: Any, **options: Any) -> Any:
+        new = poll(*args, **options)
+        return replace(new, events=new.events[-1:])
+
+    patch.setattr(actors, "poll_branch", newest)
+
+
+@bug("an expiry writes back the snapshot that it read long before")
+def stale_expiry(patch: pytest.MonkeyPatch) -> None:
+    def apply(core: Any, edit: Any) -> None:
+        snapshot = core.objects.snapshot(edit.snapshot)
+        core.objects.rewrite_snapshot(replace(snapshot, parent_id=None))
+
+    patch.setattr(expire, "_apply", apply)
