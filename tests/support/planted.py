@@ -1,4 +1,4 @@
-"""Bugs that the simulator has to find: each breaks one rule of the engine, as a small change would."""
+"""Bugs that the simulator has to find: each breaks one rule, as a small change would."""
 
 from __future__ import annotations
 
@@ -247,9 +247,7 @@ def early_fragment(patch: pytest.MonkeyPatch) -> None:
 @bug("the fragment of one worker is left out")
 def lost_fragment(patch: pytest.MonkeyPatch) -> None:
     fragments = JobFolder.fragments
-    patch.setattr(
-        JobFolder, "fragments", lambda self, writers=None: fragments(self, writers)[:1]
-    )
+    patch.setattr(JobFolder, "fragments", lambda self, writers=None: fragments(self, writers)[:1])
 
 
 @bug("two processes draw the same ids")

@@ -1,14 +1,15 @@
 """The protocol of writers, expiry, collection and leases, small enough to try every order of steps.
 
-Objects are swapped or put one at a time, time passes in ticks between any two steps, and every state
-that can be reached is looked at, breadth first. What is modelled is the order of reads and writes
-that `engine/leases.py`, `engine/commit/commit.py` and `engine/maintenance/` keep, not their code.
+Objects are swapped or put one at a time, time passes in ticks between any two steps, and every
+state that can be reached is looked at, breadth first. What is modelled is the order of reads and
+writes that `engine/leases.py`, `engine/commit/commit.py` and `engine/maintenance/` keep, not their
+code.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,9 +116,7 @@ def broken(state: State) -> str | None:
             return None
         return "a snapshot of the branch is missing"
     there = {name for name, _ in state.chunks}
-    told = {
-        f"of {number}" for number, writer in enumerate(state.writers) if writer.at == "warned"
-    }
+    told = {f"of {number}" for number, writer in enumerate(state.writers) if writer.at == "warned"}
     if not told and not history[0].chunks <= there:
         if any(writer.at in ("after", "ask after") for writer in state.writers):
             return None
@@ -186,12 +185,7 @@ def _write(state: State, rules: Rules, number: int) -> Iterator[tuple[str, State
                     ),
                 )
         case "ask":
-            if rules.writer_asks_before and writer.wrote < state.cutoff:
-                yield "is refused", state._replace(writers=becomes(at="refused"))
-            elif 2 * (now - writer.leased) < LIFE:
-                yield "asked for the cut-off", state._replace(writers=becomes(at="swap"))
-            else:
-                yield "was too slow", state._replace(writers=becomes(at="confirm"))
+            yield _ask(state, rules, number, becomes)
         case "swap":
             name = f"{number}.{writer.tries}"
             if state.head == writer.base or not rules.branch_is_swapped:
@@ -205,21 +199,37 @@ def _write(state: State, rules: Rules, number: int) -> Iterator[tuple[str, State
                 )
             else:
                 yield "gives up", state._replace(writers=becomes(at="refused"))
-        case "after":
-            is_safe = now - writer.wrote < QUIET or (
-                writer.leased >= 0 and 2 * (now - writer.leased) < LIFE
-            )
-            following = "done" if is_safe or not rules.writer_asks_after else "ask after"
-            leases = frozenset(one for one in state.leases if one[0] != owner)
-            yield "looks at the time", state._replace(
-                writers=becomes(at=following),
-                leases=leases if following == "done" else state.leases,
-            )
-        case "ask after":
-            following = "warned" if writer.wrote < state.cutoff else "done"
-            yield "asks again", state._replace(writers=becomes(at=following))
+        case "after" | "ask after":
+            yield _acknowledge(state, rules, number, becomes)
         case _:
             pass
+
+
+def _ask(
+    state: State, rules: Rules, number: int, becomes: Callable[..., tuple[Writer, Writer]]
+) -> tuple[str, State]:
+    writer = state.writers[number]
+    if rules.writer_asks_before and writer.wrote < state.cutoff:
+        return "is refused", state._replace(writers=becomes(at="refused"))
+    if 2 * (state.time - writer.leased) < LIFE:
+        return "asked for the cut-off", state._replace(writers=becomes(at="swap"))
+    return "was too slow", state._replace(writers=becomes(at="confirm"))
+
+
+def _acknowledge(
+    state: State, rules: Rules, number: int, becomes: Callable[..., tuple[Writer, Writer]]
+) -> tuple[str, State]:
+    writer, now = state.writers[number], state.time
+    if writer.at == "ask after":
+        following = "warned" if writer.wrote < state.cutoff else "done"
+        return "asks again", state._replace(writers=becomes(at=following))
+    is_safe = now - writer.wrote < QUIET or (
+        writer.leased >= 0 and 2 * (now - writer.leased) < LIFE
+    )
+    if not is_safe and rules.writer_asks_after:
+        return "has been slow", state._replace(writers=becomes(at="ask after"))
+    leases = frozenset(one for one in state.leases if one[0] != str(number))
+    return "is acknowledged", state._replace(writers=becomes(at="done"), leases=leases)
 
 
 def _expire(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
@@ -233,8 +243,9 @@ def _expire(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
         if snap is not None:
             parent = "first" if rules.expiry_keeps_the_head else "garbage"
             edited = Snap(name, parent, snap.chunks, state.time)
-            yield "edits", state._replace(
-                snaps=(state.snaps - {snap}) | {edited}, expiry=("done", name)
+            yield (
+                "edits",
+                state._replace(snaps=(state.snaps - {snap}) | {edited}, expiry=("done", name)),
             )
 
 
@@ -259,8 +270,9 @@ def _collect(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
             yield "looks", _looked(state, run, "announce")
         case "announce":
             cutoff = max(state.cutoff, run.before) if rules.collector_announces else state.cutoff
-            yield "stores its cut-off", state._replace(
-                cutoff=cutoff, collector=run._replace(at="leases")
+            yield (
+                "stores its cut-off",
+                state._replace(cutoff=cutoff, collector=run._replace(at="leases")),
             )
         case "leases":
             before = _limit(state, run.made, run.before, rules)
@@ -283,8 +295,12 @@ def _collect(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
             doomed = frozenset(
                 one for one in state.snaps if one.name in run.snaps and one.name not in run.alive
             )
-            yield "deletes snapshots", state._replace(
-                snaps=state.snaps - doomed, collector=run._replace(at="look again", spare=doomed)
+            yield (
+                "deletes snapshots",
+                state._replace(
+                    snaps=state.snaps - doomed,
+                    collector=run._replace(at="look again", spare=doomed),
+                ),
             )
         case "look again":
             if rules.collector_looks_again:
@@ -293,8 +309,9 @@ def _collect(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
                 yield "goes on", state._replace(collector=run._replace(at="sweep"))
         case "put back":
             back = frozenset(one for one in run.spare if one.name in run.alive)
-            yield "puts back", state._replace(
-                snaps=state.snaps | back, collector=run._replace(at="sweep")
+            yield (
+                "puts back",
+                state._replace(snaps=state.snaps | back, collector=run._replace(at="sweep")),
             )
         case "sweep":
             left = frozenset(
@@ -302,8 +319,9 @@ def _collect(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
                 for name, at in state.chunks
                 if name not in run.chunks or name in run.alive
             )
-            yield "deletes chunks", state._replace(
-                chunks=left, collector=run._replace(at="done", spare=frozenset())
+            yield (
+                "deletes chunks",
+                state._replace(chunks=left, collector=run._replace(at="done", spare=frozenset())),
             )
         case _:
             pass
@@ -333,7 +351,7 @@ class Explored:
 
 
 def explore(rules: Rules | None = None, *, last: int = 4, most: int = 1_000_000) -> Explored:
-    """Look at every state that can be reached; the shortest way to a broken one, if there is any."""
+    """Look at every state that can be reached; if one is broken, the shortest way to it."""
     chosen = rules or Rules()
     came: dict[State, tuple[State, str] | None] = {START: None}
     waiting = deque([START])

@@ -194,9 +194,7 @@ class Verification:
             ]
             self.findings += check_once(landed, name)
 
-    def _line(
-        self, tip: SnapshotId, found: Mapping[SnapshotId, Snapshot]
-    ) -> Iterator[SnapshotId]:
+    def _line(self, tip: SnapshotId, found: Mapping[SnapshotId, Snapshot]) -> Iterator[SnapshotId]:
         """A snapshot and its ancestors, each once, as far as they can be read."""
         passed: set[SnapshotId] = set()
         current: SnapshotId | None = tip

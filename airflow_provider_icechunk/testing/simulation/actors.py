@@ -83,13 +83,14 @@ def _finish(here: Process) -> None:
 def slow_writer(here: Process) -> None:
     """Writes, does nothing for hours, writes again, and commits."""
     repo = here.open()
-    intent = here.ledger.intend("main", [_whole_chunk(here), _whole_chunk(here)])
+    edits = [_whole_chunk(here) for _ in range(here.random.choice((2, 3)))]
+    intent = here.ledger.intend("main", edits)
     session = repo.writable_session("main")
     longest = 0.0
     for edit in intent.edits:
         perform(session, [edit])
         session.tree.writer.flush()
-        pause = here.random.choice((60.0, 1_800.0, 30_000.0, 70_000.0, 110_000.0))
+        pause = here.random.choice((60.0, 1_800.0, 40_000.0, 70_000.0, 80_000.0, 110_000.0))
         longest = max(longest, pause)
         here.wait(seconds=pause)
     try:
@@ -241,8 +242,10 @@ def watcher(here: Process) -> None:
         heads = here.witness.heads["main"]
         places = [heads.index(event["snapshot_id"]) for event in new.events]
         begin = heads.index(since) + 1
-        if places and not new.events[0]["reset"] and places != list(
-            range(begin, begin + len(places))
+        if (
+            places
+            and not new.events[0]["reset"]
+            and places != list(range(begin, begin + len(places)))
         ):
             here.fail(f"a watcher at commit {begin - 1} was told of {places}")
         told.extend(event["snapshot_id"] for event in new.events)
@@ -263,7 +266,7 @@ def expirer(here: Process) -> None:
 def collector(here: Process) -> None:
     """Deletes what nothing needs."""
     for _ in range(here.random.choice((1, 1, 2))):
-        here.wait(seconds=here.random.choice((0.0, 100.0, 20_000.0, 90_000.0)))
+        here.wait(seconds=here.random.choice((0.0, 100.0, 20_000.0, 90_000.0, 120_000.0)))
         limit = here.now - timedelta(seconds=here.options.age)
         here.open().garbage_collect(limit)
 
@@ -314,6 +317,14 @@ def _value(here: Process) -> int:
     return 10 + here.random.randrange(240)
 
 
-WRITERS = (plain_writer, counter, retried_writer, retried_writer, slow_writer, forking_writer, driver)
+WRITERS = (
+    plain_writer,
+    counter,
+    retried_writer,
+    retried_writer,
+    slow_writer,
+    forking_writer,
+    driver,
+)
 OTHERS = (flusher, brancher, reader, watcher, compactor)
 KEEPERS = (expirer, collector)

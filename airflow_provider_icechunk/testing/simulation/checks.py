@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from airflow_provider_icechunk.engine.maintenance.findings import (
     Landed,
     Severity,
@@ -27,26 +29,25 @@ def check_repository(repo: Repository, ledger: Ledger, witness: Witness) -> None
 def _check_moves(witness: Witness) -> None:
     """Every commit to `main` stands on what was there before it."""
     heads = witness.heads["main"]
-    for before, now in zip(heads, heads[1:], strict=False):
+    for before, now in pairwise(heads):
         parent = witness.seen[now].parent
         if parent != before:
             raise ViolationError(f"main moved from {before} to {now}, whose parent is {parent}")
 
 
 def _check_commits(ledger: Ledger, witness: Witness) -> None:
-    for name, heads in witness.heads.items():
-        landed = [
-            Landed(one, intent)
-            for one in heads
-            if (intent := witness.seen[one].intent) is not None
-        ]
-        acknowledged = {
-            intent.name: intent.acknowledged
-            for intent in ledger.intents.values()
-            if intent.branch == name
-        }
-        for finding in check_acknowledged(landed, acknowledged, f"branch {name}"):
-            raise ViolationError(f"{finding.where}: {finding.what}")
+    landed = [
+        Landed(one, intent)
+        for one in witness.heads["main"]
+        if (intent := witness.seen[one].intent) is not None
+    ]
+    acknowledged = {
+        intent.name: intent.acknowledged
+        for intent in ledger.intents.values()
+        if intent.branch == "main"
+    }
+    for finding in check_acknowledged(landed, acknowledged, "branch main"):
+        raise ViolationError(f"{finding.where}: {finding.what}")
 
 
 def _check_history(repo: Repository, witness: Witness) -> None:
@@ -62,7 +63,7 @@ def _check_history(repo: Repository, witness: Witness) -> None:
     ):
         raise ViolationError(f"the history of main has the commits {known}, newest first")
     times = [info.written_at for info in history]
-    if any(newer <= older for newer, older in zip(times, times[1:], strict=False)):
+    if any(newer <= older for newer, older in pairwise(times)):
         raise ViolationError(f"times do not increase along main: {times}")
 
 

@@ -105,7 +105,9 @@ def perform(session: Session, edits: Sequence[Edit]) -> None:
                     for number in range(start // CHUNK, -(-stop // CHUNK)):
                         first = number * CHUNK
                         low, high = max(start, first) - first, min(stop, first + CHUNK) - first
-                        data = bytearray(b"" if (low, high) == (0, CHUNK) else _read(session, path, number))
+                        data = bytearray(
+                            b"" if (low, high) == (0, CHUNK) else _read(session, path, number)
+                        )
                         data = data or bytearray(CHUNK)
                         data[low:high] = bytes([value]) * (high - low)
                         session.tree.put_chunk(path, (number,), bytes(data))
@@ -127,7 +129,9 @@ def seen(session: Session) -> State:
         document = json.loads(node.user_data)
         cells = bytearray(document["shape"][0])
         refs = session.tree.references(node)
-        wanted = [_wanted(payload) for payload in (refs[row] for row in range(len(refs))) if payload]
+        wanted = [
+            _wanted(payload) for payload in (refs[row] for row in range(len(refs))) if payload
+        ]
         for row, data in enumerate(session.tree.read(wanted)):
             first = int(refs.index[row][0]) * CHUNK
             cells[first : first + CHUNK] = data

@@ -169,7 +169,8 @@ class ProcessStorage:
         """See `Storage.scan`; what is written meanwhile may be seen or not."""
         last = ""
         while True:
-            page = self._read(f"scan {prefix} after {last!r}", lambda: self._page(prefix, last))
+            self._step(f"scan {prefix} after {last!r}", READS)
+            page = self._page(prefix, last)
             yield from page
             if len(page) < self._machine.page:
                 return
@@ -236,7 +237,7 @@ class ProcessStorage:
         *,
         is_late: bool,
     ) -> PutOutcome:
-        """The answer of a write is lost; whether it was carried out is found out as back ends do."""
+        """The answer of a write is lost; what became of it is found out as back ends do."""
         if is_late:
             self._disk.send_later(write)
         else:

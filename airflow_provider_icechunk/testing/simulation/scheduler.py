@@ -31,6 +31,7 @@ class VirtualClock:
         self.now = now
 
     def __call__(self) -> datetime:
+        """The time."""
         return self.now
 
     def pass_by(self, seconds: float) -> None:

@@ -97,7 +97,9 @@ Act = Callable[["Process"], None]
 class Process:
     """One attempt of an actor, as the actor sees it."""
 
-    def __init__(self, simulation: Simulation, name: str, attempt: int, notes: dict[str, Any]) -> None:
+    def __init__(
+        self, simulation: Simulation, name: str, attempt: int, notes: dict[str, Any]
+    ) -> None:
         self._simulation = simulation
         self.name = name
         self.attempt = attempt
@@ -169,8 +171,8 @@ class SimulationError(AssertionError):
         self.options = options
         self.trace = trace
         super().__init__(
-            f"{type(cause).__name__}: {cause}\nwith {options.as_dict()}; repeat it with "
-            f"`python -m airflow_provider_icechunk.testing.simulation --seed {options.seed} --trace`"
+            f"{type(cause).__name__}: {cause}\nwith {options.as_dict()}; repeat it with `python -m "
+            f"airflow_provider_icechunk.testing.simulation --seed {options.seed} --trace`"
         )
 
 
@@ -195,9 +197,7 @@ class Simulation:
         self.disk.load(_image(options.generation)[0])
         self.scheduler = Scheduler(self.random, options.policy, self.clock)
         self.source = FaultSource(options.faults, self.random)
-        self.machine = Machine(
-            self.scheduler, self.disk, self.source, self.random, options.page
-        )
+        self.machine = Machine(self.scheduler, self.disk, self.source, self.random, options.page)
         if self.trace:
             self.machine.trace = []
         self.ledger.intents |= _image(options.generation)[2]
@@ -298,9 +298,7 @@ def _image(generation: str) -> tuple[dict[str, StoredObject], datetime, dict[str
     clock = VirtualClock()
     disk = Disk(clock, random)
     ledger = Ledger()
-    world = World(
-        now=clock, entropy=random.randbytes, monotonic=lambda: clock.now.timestamp()
-    )
+    world = World(now=clock, entropy=random.randbytes, monotonic=lambda: clock.now.timestamp())
     repo = Repository.create(disk, spec_version=generation, packing=_UNPACKED, world=world)
 
     def write(branch: str, *edits: Cells, root: bool = False) -> str:
