@@ -33,7 +33,9 @@ WITHIN = 10_000
 AN_HOUR = 3_600
 QUICK = 5
 """Bugs that are looked for in every run of the tests; the others in the long form."""
-GUARANTEES = Path(__file__).parents[2] / "docs" / "guarantees.md"
+DOCS = Path(__file__).parents[2] / "docs"
+GUARANTEES = DOCS / "guarantees.md"
+PAGE = DOCS / "simulation.md"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -115,6 +117,12 @@ def test_the_table_in_the_guarantees_has_every_planted_bug() -> None:
     rows = re.findall(r"^\| ([a-z].*?) \| (\d[\d,]*) \|", GUARANTEES.read_text(), re.MULTILINE)
     assert [what for what, _ in rows] == list(BUGS)
     assert all(int(found.replace(",", "")) < WITHIN for _, found in rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_pipeline_of_the_documentation_runs() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(program, str(PAGE), "exec"), {"__name__": "documentation"})
 
 
 def quiet(seed: int) -> Simulation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -273,10 +274,11 @@ def newest_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors, "poll_branch", newest)
 
 
-@bug("an expiry writes back the snapshot that it read long before")
-def stale_expiry(patch: pytest.MonkeyPatch) -> None:
-    def apply(core: Any, edit: Any) -> None:
-        snapshot = core.objects.snapshot(edit.snapshot)
-        core.objects.rewrite_snapshot(replace(snapshot, parent_id=None))
+@bug("an expiry takes younger snapshots than it was told to")
+def greedy_expiry(patch: pytest.MonkeyPatch) -> None:
+    make = expire.make_expiration_plan
 
-    patch.setattr(expire, "_apply", apply)
+    def plan(core: Any, policy: Any) -> Any:
+        return make(core, replace(policy, older_than=policy.older_than + timedelta(hours=60)))
+
+    patch.setattr(expire, "make_expiration_plan", plan)

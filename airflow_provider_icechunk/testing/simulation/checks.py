@@ -17,11 +17,14 @@ from .model import difference, seen
 ROOTED = 1
 
 
-def check_repository(repo: Repository, ledger: Ledger, witness: Witness) -> None:
-    """Raise `ViolationError` for the first promise that is broken."""
+def check_repository(repo: Repository, ledger: Ledger, witness: Witness, oldest: int) -> None:
+    """Raise `ViolationError` for the first promise that is broken.
+
+    :param oldest: time in microseconds from which on nothing may have expired.
+    """
     _check_moves(witness)
     _check_commits(ledger, witness)
-    _check_history(repo, witness)
+    _check_history(repo, witness, oldest)
     _check_references(repo)
     _check_contents(repo, witness)
 
@@ -46,11 +49,14 @@ def _check_commits(ledger: Ledger, witness: Witness) -> None:
         for intent in ledger.intents.values()
         if intent.branch == "main"
     }
+    for snapshot in ledger.told:
+        if snapshot not in witness.heads["main"]:
+            raise ViolationError(f"{snapshot} was acknowledged and never was on main")
     for finding in check_acknowledged(landed, acknowledged, "branch main"):
         raise ViolationError(f"{finding.where}: {finding.what}")
 
 
-def _check_history(repo: Repository, witness: Witness) -> None:
+def _check_history(repo: Repository, witness: Witness, oldest: int) -> None:
     """What is left of a history is in its order, and only what is old is missing."""
     heads = witness.heads["main"]
     places = {snapshot: place for place, snapshot in enumerate(heads)}
@@ -62,6 +68,10 @@ def _check_history(repo: Repository, witness: Witness) -> None:
         len(known) > 1 and known[:-ROOTED] != list(range(known[0], known[-ROOTED - 1] - 1, -1))
     ):
         raise ViolationError(f"the history of main has the commits {known}, newest first")
+    left = {info.id for info in history}
+    gone = [one for one in heads if one not in left and witness.seen[one].written > oldest]
+    if gone:
+        raise ViolationError(f"commits expired that were too young: {gone}")
     times = [info.written_at for info in history]
     if any(newer <= older for newer, older in pairwise(times)):
         raise ViolationError(f"times do not increase along main: {times}")

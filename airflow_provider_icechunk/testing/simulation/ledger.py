@@ -16,6 +16,8 @@ from .model import Edit, State, after
 
 INTENT = "simulated"
 """Metadata of a commit: which intent it carries out."""
+SAME = "same"
+"""Its value for a commit that changes no values."""
 
 
 class ViolationError(AssertionError):
@@ -37,6 +39,8 @@ class Ledger:
     """Intents and acknowledgements."""
 
     intents: dict[str, Intent] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    """Snapshots that were acknowledged to actors who did not say what they would hold."""
 
     def intend(self, branch: str, edits: Sequence[Edit]) -> Intent:
         """Something that is going to be committed."""
@@ -60,6 +64,8 @@ class Seen:
     id: str
     parent: str | None
     intent: str | None
+    written: int = 0
+    """By the clock of its writer, in microseconds."""
 
 
 class Witness:
@@ -73,7 +79,7 @@ class Witness:
         self.repo = Repository.open(disk)
         self.heads: dict[str, list[str]] = {name: [] for name in self.names}
         self.seen: dict[str, Seen] = {}
-        self.states: dict[str, State] = {}
+        self.states: dict[str, State | None] = {}
 
     def look(self) -> None:
         """Note where the branches are now."""
@@ -90,24 +96,34 @@ class Witness:
             self._describe(head)
 
     def state(self, snapshot: str) -> State | None:
-        """What a snapshot must hold; `None` if no branch ever named it."""
+        """What a snapshot must hold; `None` if nobody said so."""
         return self.states.get(snapshot)
 
-    def _describe(self, identity: SnapshotId) -> State:
+    def note(self, snapshot: str, base: str, intent: Intent) -> None:
+        """A snapshot that no branch names yet: once its base has expired, nothing else tells it."""
+        before = self.states.get(base)
+        self.seen[snapshot] = Seen(snapshot, base, intent.name)
+        self.states[snapshot] = None if before is None else after(before, intent.edits)
+
+    def _describe(self, identity: SnapshotId) -> State | None:
         core = self.repo.core
         text = core.format_id(identity)
-        known = self.states.get(text)
-        if known is not None:
-            return known
+        if text in self.states:
+            return self.states[text]
         header = core.objects.stored_now(identity)
         parent = core.refs.parent(header)
-        before = {} if parent is None else self._describe(parent)
+        before: State | None = {} if parent is None else self._describe(parent)
         name = header.metadata.get(INTENT)
         intent = self._ledger.intents.get(str(name))
+        if intent is None and name != SAME and parent is not None:
+            before = None
         self.seen[text] = Seen(
             text,
             None if parent is None else core.format_id(parent),
             None if intent is None else intent.name,
+            header.flushed_at,
         )
-        self.states[text] = before if intent is None else after(before, intent.edits)
-        return self.states[text]
+        if intent is not None and before is not None:
+            before = after(before, intent.edits)
+        self.states[text] = before
+        return before

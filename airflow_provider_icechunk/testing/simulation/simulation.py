@@ -12,11 +12,12 @@ from random import Random
 from typing import Any
 
 from airflow_provider_icechunk.engine.concurrency import one_by_one
+from airflow_provider_icechunk.engine.core import MAX_CLOCK_SKEW_SECONDS
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.memory import StoredObject
-from airflow_provider_icechunk.engine.world import World
+from airflow_provider_icechunk.engine.world import World, to_micros
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     IcechunkError,
@@ -34,7 +35,6 @@ from .process import Machine, ProcessStorage
 from .scheduler import EndlessError, Policy, Scheduler, VirtualClock
 
 _UNPACKED = Packing(below=0)
-_ATTEMPTS = 5
 _AGES = (1_200.0, 7_200.0, 90_000.0, 180_000.0)
 _GENERATIONS = ("1", "1", "1", "2", "2", "alpha")
 
@@ -122,6 +122,11 @@ class Process:
         return self._simulation.clock.now
 
     @property
+    def age(self) -> timedelta:
+        """How much expiry and collection leave alone in this schedule."""
+        return timedelta(seconds=self.options.age)
+
+    @property
     def witness(self) -> Witness:
         """What really happened; for checks, not for decisions."""
         return self._simulation.witness
@@ -140,6 +145,10 @@ class Process:
         snapshot = session.commit(intent.name, {INTENT: intent.name}, **options)
         self.ledger.acknowledge(intent, snapshot)
         return snapshot
+
+    def acknowledge(self, snapshot: str) -> None:
+        """Note that somebody was told of a commit to `main`: it has to stay there."""
+        self.ledger.told.append(snapshot)
 
     def spawn(self, name: str, act: Act, notes: dict[str, Any] | None = None) -> None:
         """Start another process."""
@@ -182,10 +191,12 @@ class Simulation:
 
     :param options: see `Options.drawn`.
     :param trace: whether to keep every call, for people.
+    :param attempts: how often a process is started at most.
     """
 
     options: Options
     trace: bool = False
+    attempts: int = 5
     ledger: Ledger = field(default_factory=Ledger)
     errors: dict[str, int] = field(default_factory=dict)
 
@@ -211,14 +222,18 @@ class Simulation:
         kept = {} if notes is None else notes
         self.scheduler.spawn(name, lambda: self._live(name, act, kept))
 
-    def run(self) -> Outcome:
-        """Run to the end and check everything; raises `SimulationError`."""
+    def run(self, check: Callable[[Repository], None] = lambda _: None) -> Outcome:
+        """Run to the end and check everything; raises `SimulationError`.
+
+        :param check: what else has to be true of the repository then; raises if it is not.
+        """
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.scheduler.run()
                 self.disk.land_all()
                 with one_by_one(range):
+                    check(Repository.open(self.disk))
                     self._check()
         except Exception as error:
             raise SimulationError(self.options, error, self.machine.trace or []) from error
@@ -232,7 +247,7 @@ class Simulation:
         )
 
     def _live(self, name: str, act: Act, notes: dict[str, Any]) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, self.attempts + 1):
             process = Process(self, name, attempt, notes)
             was_calm = self._is_calm
             try:
@@ -262,7 +277,9 @@ class Simulation:
 
     def _check(self) -> None:
         self._commit_once_more()
-        check_repository(Repository.open(self.disk), self.ledger, self.witness)
+        # Writers may be off by as much as the engine lets them.
+        young = self.clock.now - timedelta(seconds=self.options.age - MAX_CLOCK_SKEW_SECONDS)
+        check_repository(Repository.open(self.disk), self.ledger, self.witness, to_micros(young))
 
     def _commit_once_more(self) -> None:
         """Whatever happened, the next commit works."""
