@@ -69,6 +69,11 @@ _LANDED = (
     "of the new snapshot if anything is missing"
 )
 
+_TAKEN_BACK = (
+    "the branch was moved before this was detected and is back where it was, so that nothing is "
+    "committed: write the data again in a new session"
+)
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -287,7 +292,7 @@ class Leasehold:
         From now on that file keeps borrowed objects alive, because a collection lists young
         snapshots after it deleted others. Raises `SessionError` if the lender is already deleted.
         """
-        self._check_borrowed(landed=False)
+        self._check_borrowed(lambda: _REFUSED)
         with self._lock:
             self._borrowed = {key} if self._borrowed else set()
 
@@ -321,19 +326,26 @@ class Leasehold:
         with self._lock:
             self._handed.add(tenancy)
 
-    def swap(self, move: Callable[[], T]) -> T:
+    def swap(self, move: Callable[[], T], take_back: Callable[[], bool] = lambda: False) -> T:
         """Move a branch, if everything it will reach is certain to exist.
 
         Raises `SessionError` with kind `chunks_collected` otherwise.
+
+        :param take_back: moves the branch back, if it can, after a process that stalled finds out
+            too late; whether it did.
         """
         self._confirm()
-        self._check_borrowed(landed=False)
+        self._check_borrowed(lambda: _REFUSED)
         outcome = move()
         if isinstance(outcome, Behind):
             return outcome
+
+        def undo() -> str:
+            return _TAKEN_BACK if take_back() else _LANDED
+
         if not self._is_safe():
-            self._check(landed=True)
-        self._check_borrowed(landed=True)
+            self._check(undo)
+        self._check_borrowed(undo)
         return outcome
 
     def release(self) -> None:
@@ -383,7 +395,7 @@ class Leasehold:
                 self._renew()
             elif checked is not None and checked.age(now) < QUIET:
                 return
-            self._check(landed=False)
+            self._check(lambda: _REFUSED)
             with self._lock:
                 self._checked = now
             if self._is_safe():
@@ -400,7 +412,7 @@ class Leasehold:
             put = self._put
         return self._age(now) < QUIET or (put is not None and put.age(now) < LIFE / 2)
 
-    def _check(self, *, landed: bool) -> None:
+    def _check(self, consequence: Callable[[], str]) -> None:
         oldest, before = self.oldest(), read_cutoff(self._storage)
         if oldest is None or oldest >= before:
             return
@@ -408,11 +420,11 @@ class Leasehold:
             f"this work has stored objects since {from_micros(oldest).isoformat()}, and a garbage "
             f"collection of {self._storage.location} has deleted unused objects stored before "
             f"{from_micros(before).isoformat()} while no lease of this work was live ({LIFE} "
-            f"without a write); {_LANDED if landed else _REFUSED}",
+            f"without a write); {consequence()}",
             kind=Kind.CHUNKS_COLLECTED,
         )
 
-    def _check_borrowed(self, *, landed: bool) -> None:
+    def _check_borrowed(self, consequence: Callable[[], str]) -> None:
         """Raise if a lender is gone: a collection deletes snapshots before what they refer to."""
         with self._lock:
             borrowed = sorted(self._borrowed)
@@ -421,7 +433,7 @@ class Leasehold:
             raise SessionError(
                 f"the changes of this session were taken from the snapshot {gone} in "
                 f"{self._storage.location}, which has been collected along with their chunks; "
-                f"{_LANDED if landed else _REFUSED}",
+                f"{consequence()}",
                 kind=Kind.CHUNKS_COLLECTED,
             )
 

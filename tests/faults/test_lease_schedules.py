@@ -113,7 +113,6 @@ def interleave(
         return "acknowledged", ends
     assert isinstance(refused, IcechunkError), refused
     assert refused.kind is Kind.CHUNKS_COLLECTED, refused
-    if "the commit landed" in refused.message:
-        return "landed, and said so", ends
     assert sound(storage), calls
-    return "refused", ends
+    assert next(info.message for info in opened(storage, clock).ancestry(branch="main")) == "first"
+    return "taken back" if "back where it was" in refused.message else "refused", ends

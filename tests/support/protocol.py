@@ -27,6 +27,7 @@ class Rules:
     writer_leases: bool = True
     writer_asks_before: bool = True
     writer_asks_after: bool = True
+    writer_takes_back: bool = True
     branch_is_swapped: bool = True
     collector_announces: bool = True
     collector_reads_leases: bool = True
@@ -109,23 +110,25 @@ def line(state: State, spare: frozenset[Snap] = frozenset()) -> list[Snap] | Non
 
 def broken(state: State) -> str | None:
     """Which promise this state breaks."""
+    places = {writer.at for writer in state.writers}
+    if places & {"after", "ask after"}:
+        # Who moved the branch last has not looked yet, and may still take it back.
+        return None
     history = line(state)
     if history is None:
         # Between a delete and its second look a snapshot may be gone, to be put back.
-        if state.collector.at in ("look again", "put back") and line(state, state.collector.spare):
+        is_under_way = state.collector.at in ("look again", "put back")
+        if is_under_way and line(state, state.collector.spare) is not None:
             return None
         return "a snapshot of the branch is missing"
     there = {name for name, _ in state.chunks}
-    told = {f"of {number}" for number, writer in enumerate(state.writers) if writer.at == "warned"}
-    if not told and not history[0].chunks <= there:
-        if any(writer.at in ("after", "ask after") for writer in state.writers):
-            return None
-        return "the branch needs a chunk that is gone"
     for number, writer in enumerate(state.writers):
         if writer.at == "done" and f"of {number}" not in history[0].chunks:
             return f"the commit of writer {number} is lost"
         if writer.at == "done" and f"of {number}" not in there:
             return f"writer {number} was acknowledged, and its chunk is gone"
+    if "warned" not in places and not history[0].chunks <= there:
+        return "the branch needs a chunk that is gone"
     return None
 
 
@@ -221,8 +224,11 @@ def _acknowledge(
 ) -> tuple[str, State]:
     writer, now = state.writers[number], state.time
     if writer.at == "ask after":
-        following = "warned" if writer.wrote < state.cutoff else "done"
-        return "asks again", state._replace(writers=becomes(at=following))
+        if writer.wrote >= state.cutoff:
+            return "asks again", state._replace(writers=becomes(at="done"))
+        if state.head != f"{number}.{writer.tries}" or not rules.writer_takes_back:
+            return "warns", state._replace(writers=becomes(at="warned"))
+        return "takes back", state._replace(head=writer.base, writers=becomes(at="refused"))
     is_safe = now - writer.wrote < QUIET or (
         writer.leased >= 0 and 2 * (now - writer.leased) < LIFE
     )

@@ -27,7 +27,7 @@ from airflow_provider_icechunk.engine.history.ancestry import (
     commits_between,
     find_token,
 )
-from airflow_provider_icechunk.engine.refs.base import Behind, Moved, Register
+from airflow_provider_icechunk.engine.refs.base import Behind, Moved
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
@@ -42,6 +42,7 @@ from .conflicts import ConflictSolver
 from .merge import MergeSolver
 from .rebase import Draft, Replaces, rebase_onto
 from .records import record_of, with_record
+from .take_back import take_back, unlist
 from .writer import CommitWriter
 
 _LOOKS = 4
@@ -155,7 +156,8 @@ class Committer:
         snapshot = self.store(request.message, metadata)
         self._checked()
         move = partial(self._move_branch, branch, base.id, snapshot)
-        outcome = self.draft.tree.held.swap(move)
+        undo = partial(take_back, self._core, branch, base.id, snapshot.id)
+        outcome = self.draft.tree.held.swap(move, undo)
         if isinstance(outcome, Moved):
             return snapshot
         return self._find_token(outcome.actual, request.token) or outcome
@@ -328,15 +330,9 @@ class Committer:
         try:
             self.draft.tree.held.swap(partial(self._core.refs.announce, snapshot))
         except SessionError:
-            self._take_back(snapshot.id)
+            unlist(self._core, snapshot.id)
             raise
         return snapshot
-
-    def _take_back(self, flushed: SnapshotId) -> None:
-        """Unlist a snapshot whose files may be gone: listed, it would stop every collection."""
-        refs = self._core.refs
-        if isinstance(refs, Register) and flushed in refs.register().snapshots:
-            refs.unlist(frozenset({flushed}))
 
     def _check_base(self) -> None:
         """A commit finds its base where the branch is; nothing else says that it still is there."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.commit.take_back import take_back
 from airflow_provider_icechunk.engine.commit.writer import CommitWriter
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.chunk_refs import (
@@ -330,7 +331,8 @@ def commit_compaction(
             log=lambda log: TransactionLog(id=log.id),
         )
         move = partial(core.refs.commit, branch, base.id, snapshot)
-        if isinstance(held.swap(move), Moved):
+        undo = partial(take_back, core, branch, base.id, snapshot.id)
+        if isinstance(held.swap(move, undo), Moved):
             held.release()
             return replace(done, snapshot_id=core.format_id(snapshot.id))
     raise ConflictError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from airflow_provider_icechunk.engine.commit.amend import amend
+from airflow_provider_icechunk.engine.commit.take_back import take_back
 from airflow_provider_icechunk.engine.commit.writer import CommitWriter
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.config.codec import config_to_tree
@@ -64,7 +65,10 @@ def rewrite_manifests(
                 metadata=details,
             )
         snapshot = writer.store(base, ChangeSet(), message=message, metadata=details)
-        outcome = held.swap(lambda: core.refs.commit(branch, base.id, snapshot))
+        outcome = held.swap(
+            lambda: core.refs.commit(branch, base.id, snapshot),
+            lambda: take_back(core, branch, base.id, snapshot.id),
+        )
         return snapshot if isinstance(outcome, Moved) else outcome
 
     if commit_method not in get_args(CommitMethod):

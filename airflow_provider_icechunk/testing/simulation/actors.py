@@ -210,6 +210,8 @@ def reader(here: Process) -> None:
     ]
     session = here.open().readonly_session("main")
     heads = here.witness.heads["main"]
+    if session.snapshot_id in here.witness.taken_back:
+        return
     if session.snapshot_id not in heads:
         here.fail(f"a reader got {session.snapshot_id}, which main never was")
     place = heads.index(session.snapshot_id)
@@ -240,6 +242,8 @@ def watcher(here: Process) -> None:
             continue
         new = poll_branch(repo, "simulated", "main", since=since, conditions=CommitFilter())
         heads = here.witness.heads["main"]
+        if here.witness.taken_back & {since, *(event["snapshot_id"] for event in new.events)}:
+            return
         places = [heads.index(event["snapshot_id"]) for event in new.events]
         begin = heads.index(since) + 1
         if (

@@ -78,6 +78,7 @@ class Witness:
         self._ledger = ledger
         self.repo = Repository.open(disk)
         self.heads: dict[str, list[str]] = {name: [] for name in self.names}
+        self.taken_back: set[str] = set()
         self.seen: dict[str, Seen] = {}
         self.states: dict[str, State | None] = {}
 
@@ -91,6 +92,10 @@ class Witness:
             text = core.format_id(head)
             heads = self.heads[name]
             if heads and heads[-1] == text:
+                continue
+            if len(heads) > 1 and heads[-2] == text:
+                # A writer that found its commit incomplete moved the branch back.
+                self.taken_back.add(heads.pop())
                 continue
             heads.append(text)
             self._describe(head)
