@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 ARGS ?=
+# Of the examples in the long tests. The others take the same ones each time (tests/conftest.py).
+SEED := $(or $(SEED),$(shell date +%s))
 
 # What Spark and Airflow need to find: the Java to run on, this environment's Python for Spark's
 # workers (Spark takes whatever `python3` is on PATH otherwise), and an Airflow home of our own.
@@ -35,7 +37,9 @@ test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
 		$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-long: setup ## the tests that take minutes
-	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long $(ARGS)
+	@echo "Random examples begin with SEED=$(SEED)"
+	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long \
+		--hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
 
 bench: setup ## measure this machine and compare with the official library
 	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)

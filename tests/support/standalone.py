@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,10 @@ from tools.seaweedfs import free_ports
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1500.0
 """Seconds to wait for anything: the machine may be busy with other tests."""
+PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 DONE = {"success", "failed"}
+_QUESTIONS = 10
+"""How often the same thing is asked of a busy server."""
 MARK = "TEST_AIRFLOW_OF"
 """A variable that says of processes whose they are, whatever group they put themselves into."""
 
@@ -89,8 +92,13 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
 
 
 @contextmanager
-def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Airflow]:
-    """Start the commands, wait until Airflow is healthy, and leave no process behind."""
+def running(
+    environment: Mapping[str, str], *commands: list[str], parts: Sequence[str] = PARTS
+) -> Iterator[Airflow]:
+    """Start the commands, wait until Airflow is healthy, and leave no process behind.
+
+    :param parts: which ones have to be there.
+    """
     home = Path(environment[MARK])
     airflow = Airflow(environment["AIRFLOW__API__BASE_URL"], home)
     with ExitStack() as stack:
@@ -98,7 +106,7 @@ def running(environment: Mapping[str, str], *commands: list[str]) -> Iterator[Ai
         stack.callback(end_processes, home)
         for command in commands or [["airflow", "standalone"]]:
             airflow.start_process(command, environment)
-        until(airflow.is_healthy, f"a healthy Airflow; see {home}")
+        until(lambda: airflow.is_healthy(parts), f"a healthy Airflow; see {home}")
         yield airflow
 
 
@@ -137,6 +145,14 @@ def _send(pid: int, sign: signal.Signals) -> None:
         return
 
 
+class AnswerError(OSError):
+    """The server answered with an error."""
+
+    def __init__(self, code: int, told: str) -> None:
+        super().__init__(told)
+        self.code = code
+
+
 @dataclass
 class Airflow:
     """One running Airflow."""
@@ -165,13 +181,12 @@ class Airflow:
         for process in self._processes:
             process.wait()
 
-    def is_healthy(self) -> bool:
-        """Whether every part reports that it is alive."""
+    def is_healthy(self, parts: Sequence[str] = PARTS) -> bool:
+        """Whether each of these parts reports that it is alive."""
         try:
             health = self._ask("GET", "/api/v2/monitor/health", token=None)
         except OSError:
             return False
-        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
         return all(health[part]["status"] == "healthy" for part in parts)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
@@ -181,6 +196,17 @@ class Airflow:
         return self._ask(method, f"/api/v2/{path}", body, token=self._token)
 
     def _ask(self, method: str, path: str, body: object = None, *, token: str | None) -> Any:
+        """One request; a question is asked again if the server is too busy to answer it."""
+        for left in reversed(range(_QUESTIONS if method == "GET" and token else 1)):
+            try:
+                return self._ask_once(method, path, body, token=token)
+            except OSError as error:
+                if not left or getattr(error, "code", 500) < 500:
+                    raise
+                time.sleep(1)
+        raise AssertionError
+
+    def _ask_once(self, method: str, path: str, body: object, *, token: str | None) -> Any:
         request = urllib.request.Request(
             self.address + path,
             method=method,
@@ -189,12 +215,12 @@ class Airflow:
             | ({"Authorization": f"Bearer {token}"} if token else {}),
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=120) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:
                 told = error.read().decode(errors="replace")
-            raise OSError(f"{method} {path}: {error.code} {told[:1000]}") from None
+            raise AnswerError(error.code, f"{method} {path}: {error.code} {told[:1000]}") from None
         return json.loads(text) if text else None
 
     def knows(self, dag: str) -> bool:
@@ -204,7 +230,7 @@ class Airflow:
         try:
             self.ask("GET", f"dags/{dag}")
         except OSError as error:
-            if "404" not in str(error):
+            if getattr(error, "code", None) != 404:
                 raise
             return False
         return True

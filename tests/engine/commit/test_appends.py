@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,20 @@ def test_a_label_that_others_appended_meanwhile_is_never_there_twice() -> None:
     assert isinstance(text, str)
     assert "both appended station 11" in text
     assert 'on_existing_label="replace"' in text
+
+
+@pytest.mark.parametrize("steps", [1, 3], ids=["moved", "rewritten"])
+def test_without_a_record_cells_of_a_label_that_were_never_written_replace_nothing(
+    steps: int,
+) -> None:
+    whole, other = [Run((0,), 0)], [Run((1,), 0)]
+    part = Run((0,), 0, levels=(0, 1))
+    recorded, unrecorded = [part], [replace(part, is_recorded=False)]
+    text = landed(stations(steps), whole, other, unrecorded, solver=REPLACE)
+    assert isinstance(text, str), "the levels that the last run left alone got the fill value"
+    assert "where this session records which cells it writes" in text
+    in_order = (whole, other, recorded)
+    assert landed(stations(steps), *in_order, solver=REPLACE) == modelled(*in_order)
 
 
 def test_variables_of_one_label_can_come_from_two_runs() -> None:
