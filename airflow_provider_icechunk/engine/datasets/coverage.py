@@ -1,15 +1,16 @@
 """Which labels of a growing dimension are there, and which are missing.
 
 A label counts as written in an array if a commit recorded that it wrote there, or if a chunk of it
-is there. A chunk of several labels counts only for arrays of which no commit recorded anything:
-then one of its labels makes all of them look written, see `Coverage.shared`.
+is there. A chunk of several labels counts only where there are no records: for arrays of which no
+commit recorded anything, and as far as it was there when the oldest commit was made that has not
+expired. Then one of its labels makes all of them look written, see `Coverage.shared`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.commit.records import WrittenRecord, read_record
+from airflow_provider_icechunk.engine.format.names import parent_path
 from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, array_document
-from airflow_provider_icechunk.engine.history.versions import history
+from airflow_provider_icechunk.engine.history.ancestry import ancestors, is_first_since_parent
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 from .dataset import IcechunkDataset
 from .growing import Growing, Label
-from .stored import as_stored, read_drops
+from .stored import as_stored, first_step, read_drops
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.engine.format.model import Node
+    from airflow_provider_icechunk.engine.format.model import Node, Snapshot
+    from airflow_provider_icechunk.engine.objects.objects import Objects
     from airflow_provider_icechunk.engine.repository import Repository
     from airflow_provider_icechunk.engine.sessions.session import Session
 
@@ -59,7 +62,8 @@ class Coverage:
     """Labels that some array lacks."""
     arrays: Mapping[str, ArrayCoverage]
     shared: tuple[str, ...] = ()
-    """Arrays without a record whose chunks hold several labels: one makes all look written."""
+    """Arrays whose chunks hold several labels and that lack records, because commits made none or
+    have expired: there one label of a chunk makes all of them look written."""
 
     @property
     def is_complete(self) -> bool:
@@ -161,15 +165,25 @@ def _found(
             unsure[path] = chunks
         else:
             found[path] = chunks
-    recorded = _add_records(session, found, numbers, set(unsure), axis)
-    shared = [path for path in unsure if path not in recorded]
-    for path in shared:
+    known = _add_records(session, found, numbers, set(unsure), axis)
+    for path in unsure.keys() - known.recorded:
         found[path] = unsure[path]
+    shared = [path for path in unsure if path not in known.recorded or path in known.guessed]
     for path, number in numbers.items():
         node = session.tree.node(path)
         assert node is not None
         found[path] &= axis.places < array_document(node).shape[number]
     return found, shared
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a history says about arrays."""
+
+    recorded: set[str] = field(default_factory=set)
+    """Of which commits recorded what they wrote."""
+    guessed: set[str] = field(default_factory=set)
+    """Of which some records have expired, so that the chunks of that time had to count."""
 
 
 def _add_records(
@@ -178,32 +192,56 @@ def _add_records(
     numbers: Mapping[str, int],
     unsure: set[str],
     axis: _Axis,
-) -> set[str]:
-    """Mark what commits recorded as written; returns the arrays of which one did.
+) -> _Known:
+    """Mark what commits recorded as written.
 
     The history is read only for what the chunks leave open, and no further than needed.
     """
-    recorded: set[str] = set()
+    known = _Known()
     open_paths = {path for path in numbers if path in unsure or not found[path].all()}
     if not open_paths:
-        return recorded
+        return known
+    objects = session.tree.core.objects
     # Before labels were dropped from the front, the same place was this much further on.
     moved = dict.fromkeys(numbers, 0)
-    for info in islice(history(session.tree.core, session.tree.base.id), _LONGEST_WALK):
-        record = read_record(info.metadata) or WrittenRecord()
-        for path in open_paths & record.arrays.keys():
-            recorded.add(path)
-            for box in record.arrays[path]:
-                if len(box) > numbers[path]:
-                    start, stop = (place - moved[path] for place in box[numbers[path]])
+    coordinates = {path: f"{parent_path(path).rstrip('/')}/{axis.name}" for path in numbers}
+    first = {path: first_step(session.tree.node(one)) for path, one in coordinates.items()}
+    line = ancestors(objects, session.tree.base.id, ahead=True)
+    for commit in islice(line, _LONGEST_WALK):
+        record = read_record(commit.metadata) or WrittenRecord()
+        is_cut = bool(open_paths & unsure) and _follows_expired(objects, commit)
+        for path in open_paths:
+            number = numbers[path]
+            if first[path]:
+                # The commits that dropped labels may have expired, and this one not.
+                moved[path] = first[path] - first_step(commit.nodes.get(coordinates[path]))
+            for box in record.arrays.get(path, ()):
+                known.recorded.add(path)
+                if len(box) > number:
+                    start, stop = (place - moved[path] for place in box[number])
                     found[path] |= (axis.places >= max(start, 0)) & (axis.places < stop)
-        for path, (number, count) in read_drops(info.metadata).items():
+            node = commit.nodes.get(path)
+            if is_cut and path in unsure and node is not None and not node.is_group:
+                then = np.where(axis.places < 0, -1, axis.places + moved[path])
+                found[path] |= _present(session, node, number, then)
+                known.guessed.add(path)
+        for path, (number, count) in read_drops(commit.metadata).items():
             if numbers.get(path) == number:
                 moved[path] += count
         open_paths = {path for path in open_paths if not found[path].all()}
         if not open_paths:
             break
-    return recorded
+    return known
+
+
+def _follows_expired(objects: Objects, commit: Snapshot) -> bool:
+    """Whether commits expired between a commit and its parent, as far as that is known."""
+    if objects.refs.pruned_logs(commit.id):
+        return True
+    parent = objects.refs.parent(commit)
+    if parent is None or objects.refs.parent(objects.snapshot_header(parent)) is not None:
+        return False
+    return not is_first_since_parent(objects, commit)
 
 
 def _session(source: Repository | Session, branch: str) -> Session:

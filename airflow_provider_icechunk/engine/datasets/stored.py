@@ -17,6 +17,7 @@ from .dataset import IcechunkDataset, Placement
 from .growing import FIRST_STEP, MOST_STEPS, Growing
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.format.model import Node
     from airflow_provider_icechunk.engine.sessions.session import Session
 
 DROPPED_KEY = "airflow_provider_icechunk.dropped"
@@ -30,7 +31,7 @@ def as_stored(session: Session, dataset: IcechunkDataset) -> IcechunkDataset:
     """The dataset, with places counted from the first label that the session still has."""
     moved = {}
     for name, dim in dataset.growing.items():
-        first = _first_step(session, f"/{dataset.path(name)}", dim) if dim.is_regular else 0
+        first = _checked_first_step(session, f"/{dataset.path(name)}", dim) if dim.is_regular else 0
         if first != dim.first_step:
             moved[name] = replace(dim, first_step=first)
     return dataset.on(dims={**dataset.dims, **moved}) if moved else dataset
@@ -48,16 +49,26 @@ def placed_as_stored(dataset: IcechunkDataset, placement: Placement) -> Placemen
     return replace(placement, regions=regions, lengths=lengths)
 
 
-def _first_step(session: Session, path: str, dim: Growing) -> int:
-    """How many steps came off the front of the dimension of a stored coordinate."""
-    node = session.tree.node(path)
-    if node is None or node.is_group:
-        return 0
-    attributes = json.loads(node.user_data).get("attributes") or {}
-    found = attributes.get(FIRST_STEP, 0)
+def first_step(coordinate: Node | None) -> int:
+    """How many steps came off the front of the dimension of a stored coordinate, if it is there."""
+    found = _attributes(coordinate).get(FIRST_STEP, 0)
     if type(found) is not int or not 0 <= found < MOST_STEPS:
+        path = "" if coordinate is None else coordinate.path
         raise FormatError(f"{path}: the attribute {FIRST_STEP} is {found!r}, not a number of steps")
-    units, declared = attributes.get("units"), dim.cf_attrs()["units"]
+    return found
+
+
+def _attributes(node: Node | None) -> Mapping[str, Any]:
+    if node is None or node.is_group:
+        return {}
+    return json.loads(node.user_data).get("attributes") or {}
+
+
+def _checked_first_step(session: Session, path: str, dim: Growing) -> int:
+    """Where the axis begins, if the stored coordinate counts the same steps."""
+    node = session.tree.node(path)
+    found = first_step(node)
+    units, declared = _attributes(node).get("units"), dim.cf_attrs()["units"]
     if found and units != declared:
         raise AlreadyExistsError(
             f"{path} counts {units}, declared is {declared}: `start` stays what it was when labels "

@@ -165,3 +165,19 @@ def test_random_days_are_exactly_those_that_were_written(repository: Repository)
     found = coverage(repository, weather())
     missing = [f"2026-01-{number:02}" for number in range(1, max(there) + 1) if number not in there]
     assert list(found.missing) == missing
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_labels_whose_commits_have_expired_are_not_missing(generation: int) -> None:
+    repository = Repository.create(in_memory_storage(), spec_version=generation)
+    dataset = weather(3)
+    for number in (1, 2, 3, 4, 7, 8):
+        run(repository, day(number), dataset=dataset)
+    limit = next(repository.ancestry(branch="main")).written_at
+    run(repository, day(13), dataset=dataset)
+    assert coverage(repository, dataset).shared == ()
+    assert repository.expire_snapshots(limit)
+    found = coverage(repository, dataset)
+    # Three days share a chunk. The axis ended with day 8 then, and 13 is known from its commit.
+    assert found.present == (("2026-01-01", "2026-01-08"), ("2026-01-13", "2026-01-13"))
+    assert found.shared == ("/t2m", "/rain")

@@ -225,6 +225,22 @@ def test_coverage_knows_the_days_that_are_left(repository: Repository, days: int
     assert next(iter(days_of(repository))) == label(3)
 
 
+def test_coverage_counts_from_the_front_that_a_commit_had_whatever_is_left_of_the_history(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = weather(3)
+    run(repository, dataset, 1, 2, 4, 6)
+    drop_labels(repository, dataset, before=label(3))
+    run(repository, dataset, 7)
+    # As if the commit of the cut had expired, and with it what it says about places.
+    monkeypatch.setattr(
+        "airflow_provider_icechunk.engine.datasets.coverage.read_drops", lambda _: {}
+    )
+    found = coverage(repository, dataset)
+    assert found.present == ((label(4), label(4)), (label(6), label(7)))
+    assert found.missing == (label(3), label(5))
+
+
 def test_months_and_labels_without_steps_are_cut_as_well(repository: Repository) -> None:
     months = weather(
         dims={"time": Growing(start="2026-01-01", every="1M"), "x": 1},
