@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .maintenance import read_flag
-from .spark import IcechunkSparkSubmitOperator
+from .spark_transaction import SparkTransactionOperator, SparkWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class IcechunkRechunkOperator(IcechunkSparkSubmitOperator):
+class IcechunkRechunkOperator(SparkTransactionOperator):
     """Give an array other chunks on Spark, as one commit; its values stay the same, bit by bit.
 
     .. code-block:: python
@@ -30,10 +30,10 @@ class IcechunkRechunkOperator(IcechunkSparkSubmitOperator):
     bytes for each task; the array keeps its path, attributes, codecs and fill value, and cells that
     were never written stay so. Earlier versions keep the old chunks until they expire. Who writes
     to the array meanwhile and commits first makes the task fail with a conflict: let it run while
-    nobody does. Takes the arguments of `IcechunkSparkSubmitOperator` as well, and returns the same.
-    With `dry_run` it returns `dry_run`, `snapshot_id`: `None`
-    and the plan: chunks before and after, bytes, how many of them are read, and tasks; then no job
-    is submitted.
+    nobody does. Takes all arguments of `SparkSubmitOperator`. Returns `snapshot_id`, `parent_id`,
+    `branch`, `chunks` and, if a rerun replaced an earlier snapshot, `supersedes`. With `dry_run` no
+    job is submitted, `snapshot_id` is `None`, and `plan` says chunks before and after, bytes, how
+    many of them are read, and tasks.
 
     :param array: path of the array. (templated)
     :param chunks: the new lengths of chunks.
@@ -51,18 +51,9 @@ class IcechunkRechunkOperator(IcechunkSparkSubmitOperator):
     :param on_rerun: what to do if the task committed and was then cleared.
     :param application: the application, by default this provider's. (templated)
     :param icechunk_conn_id: the Icechunk connection.
-    :param arrays: as for IcechunkSparkSubmitOperator. (templated)
-    :param dataset: as for IcechunkSparkSubmitOperator; of no use here.
-    :param at: as for IcechunkSparkSubmitOperator; of no use here. (templated)
-    :param function: of no use here. (templated)
-    :param arguments: of no use here. (templated)
-    :param variables: of no use here.
-    :param writes: replaced by this operator's own. (templated)
-    :param partition_by: of no use here.
-    :param on_existing_label: of no use here.
     """
 
-    template_fields = (*IcechunkSparkSubmitOperator.template_fields, "array", "dry_run")
+    template_fields = (*SparkTransactionOperator.template_fields, "array", "dry_run")
     # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
 
@@ -85,21 +76,26 @@ class IcechunkRechunkOperator(IcechunkSparkSubmitOperator):
         self.memory = memory
         self.dry_run = dry_run
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Rechunk and commit, or return the plan."""
-        given = {"shards": self.shards, "memory": self.memory}
-        more = {name: value for name, value in given.items() if value is not None}
         if read_flag("dry_run", self.dry_run):
-            return self._plan(more)
-        write = {"kind": "rechunk", "array": self.array, "chunks": list(self.chunks), **more}
-        self.writes = [write]
+            return self._plan()
         return super().execute(context)
 
-    def _plan(self, more: dict[str, Any]) -> dict[str, Any]:
+    def _planned(self) -> SparkWork:
+        write = {"kind": "rechunk", "array": self.array, "chunks": list(self.chunks)}
+        return SparkWork([{**write, **self._more()}])
+
+    def _more(self) -> dict[str, Any]:
+        """What was given beside the chunks."""
+        given = {"shards": self.shards, "memory": self.memory}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _plan(self) -> dict[str, Any]:
         from airflow_provider_icechunk.engine.zarr_store.rechunk import plan_stored
 
         store = self.open_repository().readonly_session(self.branch).store
         path = "/" + self.array.strip("/")
-        plan = plan_stored(store, path, self.chunks, **more).to_json()
+        plan = plan_stored(store, path, self.chunks, **self._more()).to_json()
         self.log.info("Would rechunk: %s", plan)
         return {"dry_run": True, "snapshot_id": None, "branch": self.branch, "plan": plan}

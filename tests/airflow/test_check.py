@@ -91,3 +91,18 @@ def test_a_report_about_another_snapshot_lets_nothing_pass(repository: Repositor
     with pytest.raises(InvalidInputError, match="are about snapshot"):
         publish(make_context("publish"), checks=report)
     assert publish(make_context("publish"), checks=report, snapshot_id=audited)["how"] == "commit"
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(900)
+def test_on_spark_the_report_is_the_same(repository: Repository) -> None:
+    stage(repository, 5)
+    wanted = [*CHECKS, {"check": "missing", "array": "field", "most": 0}]
+    here = check(make_context(), checks=wanted)
+    assert check(make_context(), checks=wanted, spark="local[1]") == here
+    too_low = [{**CHECKS[0], "maximum": 4}]
+    context, pushed = watched()
+    with pytest.raises(CheckFailedError, match=r"range of /field"):
+        check(context, checks=too_low, spark="local[1]", spark_config={"spark.app.name": "checks"})
+    assert pushed["return_value"]["passed"] is False

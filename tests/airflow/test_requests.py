@@ -116,7 +116,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "IcechunkNodeSensor": {"path": "field"},
     "IcechunkOpenSessionOperator": {"arrays": [FIELD]},
     "IcechunkPublishOperator": {"source": "dev"},
-    "IcechunkRechunkOperator": {"array": "field", "chunks": [1], "arrays": [FIELD]},
+    "IcechunkRechunkOperator": {"array": "field", "chunks": [1]},
     "IcechunkResetBranchOperator": {"branch": "dev"},
     "IcechunkRevertOperator": {},
     "IcechunkRewriteManifestsOperator": {},

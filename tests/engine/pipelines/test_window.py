@@ -21,6 +21,9 @@ from airflow_provider_icechunk.api import (
 )
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.datasets.declare import ensure
+from airflow_provider_icechunk.engine.pipelines.publish import publish
+from airflow_provider_icechunk.engine.pipelines.reruns import Attempt
+from airflow_provider_icechunk.engine.pipelines.transaction import CommitOptions
 from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -272,6 +275,35 @@ def test_months_and_labels_without_steps_are_cut_as_well(repository: Repository)
         assert found["a"].values[:, 0].tolist() == [2, 3, 4]
     with pytest.raises(NotFoundError, match="2026-02-02T00:00:00 is not a label"):
         drop_labels(repository, irregular, before="2026-02-02")
+
+
+def test_a_cut_that_is_published_on_top_of_others_tells_coverage_by_how_much_places_moved(
+    repository: Repository,
+) -> None:
+    dataset = weather(
+        dims={"time": Growing(by="labels", dtype="int64"), "x": 1},
+        variables={name: Variable("int32", ("time", "x"), chunks=(3, 1)) for name in "ab"},
+    )
+    for at, names in ((1, "ab"), (2, "a"), (3, "ab"), (4, "ab"), (5, "a")):
+        session = repository.writable_session("main")
+        region = ensure(session, dataset, dataset.place({"time": at})).region(("time", "x"))
+        for name in names:
+            with session.recording({f"/{name}": region}):
+                array = zarr.open_array(session.store, path=name, mode="r+")
+                array[tuple(slice(*span) for span in region)] = at
+        session.commit(str(at))
+    repository.create_branch("staging", repository.lookup_branch("main"))
+    drop_labels(repository, dataset, keep=3, branch="staging")
+    session = repository.writable_session("main")
+    zarr.create_group(session.store, path="beside")
+    session.commit("of others")
+    attempt = Attempt("dag/run/publish/-1", 0, 1, False, True, None, "replace")
+    options = CommitOptions(attempt, "publish", {}, MergeSolver())
+    outcome = publish(repository, "staging", options, target="main")
+    assert outcome.result["how"] == "rebase"
+    found = coverage(repository, dataset)
+    assert found.arrays["/a"].present == ((3, 5),)
+    assert (found.arrays["/b"].present, found.arrays["/b"].missing) == (((3, 4),), (5,))
 
 
 def test_an_append_that_began_before_the_cut_is_never_lost_or_misplaced(
