@@ -76,7 +76,7 @@ class IcechunkRechunkOperator(SparkTransactionOperator):
         self.memory = memory
         self.dry_run = dry_run
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Rechunk and commit, or return the plan."""
         if read_flag("dry_run", self.dry_run):
             return self._plan()

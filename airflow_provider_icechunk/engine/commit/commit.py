@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from airflow_provider_icechunk.engine.concurrency import Background
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
 from airflow_provider_icechunk.engine.format.model import Metadata, Snapshot
@@ -55,6 +56,11 @@ class _OvertakenError(Exception):
     def __init__(self, head: SnapshotId | None) -> None:
         super().__init__()
         self.head = head
+
+
+def _check_same(head: SnapshotId, now: SnapshotId | None) -> None:
+    if now != head:
+        raise _OvertakenError(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +179,15 @@ class Committer:
         """
         draft = self.draft
         for look in range(_LOOKS):
+            # Asked while the draft is moved: both wait for the storage.
+            asked = Background(partial(self._head, branch)) if racing or look else None
             # What is known to be behind is moved before anything is written, not after; onto
             # what was searched for the token, not onto what the branch may have become since.
             rebase_onto(draft, branch, head, request.solver, request.replaces)
             try:
-                if racing or look or draft.is_disputed:
+                if asked is not None:
+                    _check_same(head, asked.result())
+                elif draft.is_disputed:
                     self._check_head(branch, head)
                 if isinstance(request.solver, MergeSolver):
                     draft.settle(request.solver, partial(self._check_head, branch, head))
@@ -195,9 +205,7 @@ class Committer:
         return Behind(head)
 
     def _check_head(self, branch: str, head: SnapshotId) -> None:
-        now = self._head(branch)
-        if now != head:
-            raise _OvertakenError(now)
+        _check_same(head, self._head(branch))
 
     def _head(self, branch: str) -> SnapshotId | None:
         """Where the branch is; what moving there takes is read along with it."""

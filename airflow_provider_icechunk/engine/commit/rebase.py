@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_icechunk.engine.format.ids import SnapshotId
+from airflow_provider_icechunk.engine.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.engine.format.model import Move, Snapshot, TransactionLog
 from airflow_provider_icechunk.engine.history.ancestry import (
     commits_between,
@@ -35,6 +35,9 @@ from .merge import (
 from .moves import rebase_moves
 from .records import read_record
 from .supersede import lay_over
+
+_SMALL_MANIFEST = 1 << 20
+"""Bytes up to which a manifest is read before it is known that the branch holds still."""
 
 Replaces = Callable[[Mapping[str, Any]], bool]
 """Says of the metadata of a commit whether it is an earlier one of the same work."""
@@ -269,12 +272,26 @@ def rebase_onto(
             expected_parent=ours,
             actual_parent=theirs,
         )
-    core.objects.prefetch_logs(commit.id for commit in commits)
+    core.objects.prefetch(
+        (commit.id for commit in commits), _manifests_to_rewrite(draft.changes, commits[-1])
+    )
     if not isinstance(solver, MergeSolver) or draft.rearranges:
         _pass(draft, commits, solver, replaces)
         return
     draft.remember()
     _pass(draft, commits, solver, replaces)
+
+
+def _manifests_to_rewrite(changes: ChangeSet, head: Snapshot) -> list[ManifestId]:
+    """Manifests that a commit on `head` needs whatever it wrote: the only ones of their arrays."""
+    found = []
+    for node in head.nodes.values():
+        if node.array is not None and len(node.array.manifests) == 1 and node.id in changes.chunks:
+            (only,) = node.array.manifests
+            file = head.manifest_files.get(only.id)
+            if file is not None and file.size_bytes <= _SMALL_MANIFEST:
+                found.append(only.id)
+    return found
 
 
 def _pass(

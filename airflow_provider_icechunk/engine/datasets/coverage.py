@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.commit.records import WrittenRecord, read_record
-from airflow_provider_icechunk.engine.format.names import parent_path
 from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, array_document
 from airflow_provider_icechunk.engine.history.ancestry import ancestors, is_first_since_parent
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
@@ -204,7 +203,7 @@ def _add_records(
     objects = session.tree.core.objects
     # Before labels were dropped from the front, the same place was this much further on.
     moved = dict.fromkeys(numbers, 0)
-    coordinates = {path: f"{parent_path(path).rstrip('/')}/{axis.name}" for path in numbers}
+    coordinates = {path: f"{path.rpartition('/')[0]}/{axis.name}" for path in numbers}
     first = {path: first_step(session.tree.node(one)) for path, one in coordinates.items()}
     line = ancestors(objects, session.tree.base.id, ahead=True)
     for commit in islice(line, _LONGEST_WALK):

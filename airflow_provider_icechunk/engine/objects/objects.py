@@ -139,14 +139,20 @@ class Objects:
             return cached
         return self._decoded_log(identity, self.storage.get(self._log_key(identity)))
 
-    def prefetch_logs(self, identities: Iterable[SnapshotId]) -> None:
-        """Read logs that will be needed one after the other in one batch."""
-        if not self.refs.generation.keeps_logs:
-            return
-        missing = [one for one in identities if self._logs.peek((one, None)) is None][:_LOGS_AHEAD]
-        found = self.storage.get_many([(self._log_key(one), None) for one in missing])
-        for identity, file in zip(missing, found, strict=True):
+    def prefetch(self, logs: Iterable[SnapshotId], manifests: Iterable[ManifestId] = ()) -> None:
+        """Read logs and manifests that will be needed one after the other in one batch."""
+        wanted = logs if self.refs.generation.keeps_logs else ()
+        missing = [one for one in wanted if self._logs.peek((one, None)) is None][:_LOGS_AHEAD]
+        unread = [one for one in manifests if self._manifests.peek(one) is None]
+        keys = [*map(self._log_key, missing), *map(self.refs.layout.manifest, unread)]
+        found = self.storage.get_many([(key, None) for key in keys])
+        for identity, file in zip(missing, found, strict=False):
             self._decoded_log(identity, file)
+        for manifest, file in zip(unread, found[len(missing) :], strict=True):
+            if file is not None:
+                where = self.refs.layout.manifest(manifest)
+                decoded = self.refs.codec.decode_manifest(file.data, manifest, where=where)
+                self._manifests.put(manifest, decoded)
 
     def prefetch_commit(self, identity: SnapshotId) -> None:
         """Read a snapshot and its log at once: whoever moves over a commit needs both."""
