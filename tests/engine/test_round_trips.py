@@ -156,6 +156,23 @@ def rebase_over_ten(generation: Generation) -> ObservedStorage:
     return storage
 
 
+def rebase_over_ten_that_raced(generation: Generation) -> ObservedStorage:
+    """They were moved over each other, and tell so."""
+    storage, repository = filled(generation, 0)
+    session = repository.writable_session("main")
+    zarr.open_group(session.store)["a"].resize((20 * CHUNK,))  # type: ignore[union-attr]
+    session.commit("longer")
+    late, *others = (opened(storage).writable_session("main") for _ in range(11))
+    for number, session in enumerate((late, *others)):
+        part = slice(number * CHUNK, (number + 1) * CHUNK)
+        zarr.open_array(session.store, path="a", mode="r+")[part] = noise(1)
+    for session in others:
+        session.commit("early", rebase_with=icechunk.ConflictDetector())
+    storage.reset()
+    late.commit("late", rebase_with=icechunk.ConflictDetector())
+    return storage
+
+
 def walk_thirteen(generation: Generation) -> ObservedStorage:
     storage, _ = filled(generation, 11)
     repository = opened(storage)
@@ -201,9 +218,16 @@ BUDGETS: dict[Callable[[Generation], ObservedStorage], Budgets] = {
     read_one_chunk: {V1: (6, 4), V2: (6, 4), ALPHA: (15, 9), ALPHA1: (15, 9), DRAFT: (14, 8)},
     commit_ten_chunks: {V1: (6, 3), V2: (7, 4), ALPHA: (9, 5), ALPHA1: (9, 5), DRAFT: (9, 5)},
     rebase_over_ten: {
-        V1: (27, 15),
-        V2: (28, 16),
+        V1: (27, 14),
+        V2: (28, 15),
         ALPHA: (40, 20),
+        ALPHA1: (60, 40),
+        DRAFT: (60, 40),
+    },
+    rebase_over_ten_that_raced: {
+        V1: (27, 6),
+        V2: (28, 8),
+        ALPHA: (40, 12),
         ALPHA1: (60, 40),
         DRAFT: (60, 40),
     },

@@ -28,7 +28,8 @@ from airflow_provider_icechunk.engine.history.ancestry import (
     commits_between,
     find_token,
 )
-from airflow_provider_icechunk.engine.refs.base import Behind, Moved
+from airflow_provider_icechunk.engine.objects.line import LONGEST_LINE, with_line
+from airflow_provider_icechunk.engine.refs.base import Behind, Moved, Register
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
@@ -86,6 +87,7 @@ class Committer:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self._writer = self._new_writer()
+        self._began = draft.tree.base.id
         self._checked: Callable[[], None] = lambda: None
         """Waits for the promises of the store, before a branch moves."""
 
@@ -99,6 +101,7 @@ class Committer:
         Dying at any point leaves the branch at the old or at the new snapshot.
         """
         token = request.token
+        self._began = self.draft.tree.base.id
         self._checked = self._check(allow_empty=request.allow_empty or token is not None)
         self.draft.tree.writer.begin_flush()
         metadata = dict(request.metadata)
@@ -159,6 +162,8 @@ class Committer:
         base = self.draft.tree.base
         if replaces is not None and not self._core.generation.keeps_logs:
             metadata = {**metadata, PARENT_KEY: self._core.format_id(base.id)}
+        if base.id != self._began:
+            metadata = with_line(metadata, self._line(), self._core.generation)
         snapshot = self.store(request.message, metadata)
         self._checked()
         move = partial(self._move_branch, branch, base.id, snapshot)
@@ -167,6 +172,20 @@ class Committer:
         if isinstance(outcome, Moved):
             return snapshot
         return self._find_token(outcome.actual, request.token) or outcome
+
+    def _line(self) -> list[SnapshotId]:
+        """Ids of commits below the base, as far as they are in memory: others race against us."""
+        objects, commit = self._core.objects, self.draft.tree.base
+        line: list[SnapshotId] = []
+        while len(line) < LONGEST_LINE:
+            parent = objects.refs.parent(commit)
+            if parent is None:
+                break
+            line.append(parent)
+            if not objects.has_snapshot(parent):
+                break
+            commit = objects.snapshot_header(parent)
+        return line
 
     def _follow(
         self, branch: str, request: CommitRequest, head: SnapshotId, *, racing: bool
@@ -211,7 +230,7 @@ class Committer:
         """Where the branch is; what moving there takes is read along with it."""
         head = self._core.refs.branch(branch)
         if head is not None and head != self.draft.tree.base.id:
-            self._core.objects.prefetch_commit(head)
+            self._core.objects.prefetch_commit(head, self.draft.tree.base.id)
         return head
 
     def _backoff(self, request: CommitRequest) -> Backoff:

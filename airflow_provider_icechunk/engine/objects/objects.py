@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Index, Payload
@@ -26,10 +27,11 @@ from airflow_provider_icechunk.engine.format.model import (
 )
 from airflow_provider_icechunk.engine.refs.base import Refs
 from airflow_provider_icechunk.engine.storage.base import Fetched, Put, Storage
-from airflow_provider_icechunk.exceptions import Kind, NotFoundError, StorageError
+from airflow_provider_icechunk.exceptions import FormatError, Kind, NotFoundError, StorageError
 
 from .cache import WeightedCache
 from .derived_logs import derive_log
+from .line import read_line
 
 _AT_ONCE = 16
 _LOGS_AHEAD = 256
@@ -154,18 +156,39 @@ class Objects:
                 decoded = self.refs.codec.decode_manifest(file.data, manifest, where=where)
                 self._manifests.put(manifest, decoded)
 
-    def prefetch_commit(self, identity: SnapshotId) -> None:
-        """Read a snapshot and its log at once: whoever moves over a commit needs both."""
-        known = self._snapshots.peek(identity) is not None
-        if known or not self.refs.generation.keeps_logs:
+    def prefetch_commit(self, identity: SnapshotId, above: SnapshotId) -> None:
+        """Read a snapshot and its log at once: whoever moves over a commit needs both.
+
+        So are those between it and `above`, as far as it tells which these are.
+        """
+        if not self.refs.generation.keeps_logs:
             return
-        key = self.refs.layout.snapshot(identity)
-        snapshot, log = self.storage.get_many([(key, None), (self._log_key(identity), None)])
-        if snapshot is None:
+        self._read_commits([identity])
+        commit = self._snapshots.peek(identity)
+        parent = None if commit is None else self.refs.parent(commit)
+        if commit is None or parent is None:
             return
+        below = [parent, *read_line(commit.metadata, self.refs.generation)]
+        try:
+            self._read_commits(takewhile(lambda one: one != above, below))
+        except FormatError:
+            # Perhaps nobody wants it; whoever does is told.
+            return
+
+    def _read_commits(self, identities: Iterable[SnapshotId]) -> None:
+        missing = [one for one in identities if self._snapshots.peek(one) is None]
+        if not missing:
+            return
+        keys = [self.refs.layout.snapshot(one) for one in missing]
+        wanted = [*keys, *map(self._log_key, missing)]
+        found = self.storage.get_many([(key, None) for key in wanted])
         decode = self._glance or self.refs.codec.decode_snapshot
-        self._snapshots.put(identity, decode(snapshot.data, identity, where=key))
-        self._decoded_log(identity, log)
+        for identity, key, snapshot, log in zip(
+            missing, keys, found[: len(missing)], found[len(missing) :], strict=True
+        ):
+            if snapshot is not None:
+                self._snapshots.put(identity, decode(snapshot.data, identity, where=key))
+                self._decoded_log(identity, log)
 
     def derived_log(self, identity: SnapshotId) -> TransactionLog | None:
         """What a commit changed, by comparison with its parent; `None` for a first snapshot."""

@@ -1,0 +1,39 @@
+"""The commits below a commit, as it tells them: so that they can be asked for together.
+
+Each snapshot names its parent alone, so that whoever is some commits behind waits for as many round
+trips. A commit that was moved over others knows their ids, and keeps them in its metadata. They are
+a hint what to read ahead, never what to believe: the history is what the parents say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_provider_icechunk.engine.format.generation import Generation
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id, parse_id
+from airflow_provider_icechunk.engine.format.model import Metadata
+from airflow_provider_icechunk.exceptions import InvalidInputError
+
+LINE_KEY = "commit_line"
+"""Snapshot metadata under which a commit keeps the ids of commits below its parent, newest first"""
+LONGEST_LINE = 24
+
+
+def with_line(
+    metadata: Metadata, line: Iterable[SnapshotId], generation: Generation
+) -> dict[str, object]:
+    """Metadata of a commit with its own line, never with that of another one."""
+    kept = {key: value for key, value in metadata.items() if key != LINE_KEY}
+    texts = [format_id(generation, one) for one in line][:LONGEST_LINE]
+    return {**kept, LINE_KEY: texts} if texts else kept
+
+
+def read_line(metadata: Metadata, generation: Generation) -> list[SnapshotId]:
+    """The line in stored metadata; what is not one counts as none."""
+    value = metadata.get(LINE_KEY)
+    if not isinstance(value, list | tuple) or len(value) > LONGEST_LINE:
+        return []
+    try:
+        return [SnapshotId(parse_id(generation, text)) for text in value if isinstance(text, str)]
+    except InvalidInputError:
+        return []
