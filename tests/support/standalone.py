@@ -197,14 +197,15 @@ class Airflow:
 
     def _ask(self, method: str, path: str, body: object = None, *, token: str | None) -> Any:
         """One request; a question is asked again if the server is too busy to answer it."""
-        for left in reversed(range(_QUESTIONS if method == "GET" and token else 1)):
+        left = _QUESTIONS if method == "GET" and token else 1
+        while True:
+            left -= 1
             try:
                 return self._ask_once(method, path, body, token=token)
             except OSError as error:
                 if not left or getattr(error, "code", 500) < 500:
                     raise
-                time.sleep(1)
-        raise AssertionError
+            time.sleep(1)
 
     def _ask_once(self, method: str, path: str, body: object, *, token: str | None) -> Any:
         request = urllib.request.Request(
