@@ -69,7 +69,7 @@ constraints: setup ## resolve constraints.txt again (for Python 3.11 and later a
 	@$(BIN)/python tools/pin.py $(ARGS)
 
 clean: ## remove everything these targets made
-	rm -rf $(VENV) .venv-icechunk2 .java .azurite .demo .airflow docs/_build .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-icechunk2 .matrix .java .azurite .demo .airflow docs/_build .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache .coverage spark-warehouse metastore_db derby.log \
 		build dist *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

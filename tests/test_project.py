@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 AIRFLOW_LAYER = {
     "hooks", "operators", "sensors", "triggers", "decorators", "assets", "links", "plugins", "cli",
-    "notifications", "policies", "get_provider_info",
+    "notifications", "policies", "compat", "get_provider_info",
 }  # fmt: skip
 
 

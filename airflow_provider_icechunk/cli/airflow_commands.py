@@ -92,8 +92,7 @@ def _storage_of_connection(conn_id: str, repository: str) -> Storage:
     # Outside a task, Airflow reads connections from its database only if this is set; its own
     # `connections` commands set it too.
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
+    from airflow_provider_icechunk.compat import AirflowNotFoundException
     from airflow_provider_icechunk.exceptions import NotFoundError
     from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 

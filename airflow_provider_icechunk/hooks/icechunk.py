@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_icechunk.compat import BaseHook
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     IcechunkError,

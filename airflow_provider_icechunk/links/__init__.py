@@ -2,3 +2,5 @@
 
 May import `hooks` and `airflow`. The API server renders links: they read XCom, never storage.
 """
+
+import airflow_provider_icechunk.compat  # noqa: F401 - says what to install without Airflow

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_provider_icechunk.compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

@@ -20,7 +20,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.api_fastapi.core_api.security import requires_access_connection, requires_authenticated
 from airflow.configuration import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from rich.console import Console
@@ -29,6 +28,7 @@ from airflow_provider_icechunk.cli.grammar import build_parser
 from airflow_provider_icechunk.cli.render import plain
 from airflow_provider_icechunk.cli.run import COMMANDS
 from airflow_provider_icechunk.cli.screen import Screen, Task
+from airflow_provider_icechunk.compat import AirflowNotFoundException
 from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,

@@ -3,3 +3,5 @@
 Sensors keep no state between polls. May import `hooks`, `triggers` and `airflow`; the engine inside
 methods only.
 """
+
+import airflow_provider_icechunk.compat  # noqa: F401 - says what to install without Airflow

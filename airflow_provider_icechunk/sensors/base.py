@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from airflow_provider_icechunk.compat import AirflowFailException, conf
 from airflow_provider_icechunk.engine.pipelines.observe import is_temporary
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import pyspark
 import zarr
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -37,6 +36,8 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
     UnsupportedError,
 )
+
+from .releases import spark_context
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -127,7 +128,9 @@ def refuse_orphan(started_by: int) -> None:
 
 def start(name: str) -> SparkSession:
     """A session on the master that `spark-submit` set, or else on this machine."""
-    SparkContext._ensure_initialized()
+    spark_context()._ensure_initialized()
+    from pyspark import SparkConf
+
     master = SparkConf().get("spark.master", "local[*]") or "local[*]"
     os.environ["PYSPARK_PYTHON"] = python_of_tasks(master, os.environ.get("PYSPARK_PYTHON"))
     submitted = SparkConf().get("spark.app.name", "") or ""
@@ -157,6 +160,7 @@ def start_for_task(
     if remote:
         builder = SparkSession.builder.remote(remote).appName(name)
     else:
+        spark_context()
         os.environ["PYSPARK_PYTHON"] = python_of_tasks(master, os.environ.get("PYSPARK_PYTHON"))
         builder = SparkSession.builder.master(master).appName(name)
         builder = builder.config("spark.ui.showConsoleProgress", "false")

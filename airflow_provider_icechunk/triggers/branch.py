@@ -14,6 +14,11 @@ from airflow_provider_icechunk.engine.pipelines.observe import (
     is_temporary,
     poll_branch,
 )
+from airflow_provider_icechunk.engine.pipelines.positions import (
+    keep_position,
+    position_key,
+    read_position,
+)
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
 
@@ -33,8 +38,10 @@ class IcechunkBranchTrigger(BaseEventTrigger):
 
     In an `AssetWatcher` it runs endlessly. Its position is stored one interval after the events
     were emitted, so a triggerer that dies loses none; it may emit some again, which consumers
-    recognise by `snapshot_id`. If the branch no longer contains the last commit seen, the newest
-    one is emitted with `reset` set. All errors are logged and retried.
+    recognise by `snapshot_id`. Airflow keeps the position with the asset since 3.3; before, an
+    object in the repository's storage has it, below `watchers/`. If the branch no longer contains
+    the last commit seen, the newest one is emitted with `reset` set. All errors are logged and
+    retried.
 
     Events are spaced out because Airflow starts only one run for the events that arrive between two
     scheduler loops, and holds the others back until the next event.
@@ -151,19 +158,42 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         return self._opened.ask(self.icechunk_conn_id, self.repository, poll)
 
     async def _watermark(self) -> str | None:
+        if not self._has_state():
+            return None if self.once else await asyncio.to_thread(self._read_position)
         if self.asset_state_store is None:
             return None
         stored = await self.asset_state_store.aget(WATERMARK)
         return stored if isinstance(stored, str) else None
 
     async def _remember(self, snapshot_id: str) -> None:
-        if self.asset_state_store is None:
-            return
         try:
-            await self.asset_state_store.aset(WATERMARK, snapshot_id)
+            if not self._has_state():
+                await asyncio.to_thread(self._keep_position, snapshot_id)
+            elif self.asset_state_store is not None:
+                await self.asset_state_store.aset(WATERMARK, snapshot_id)
         except Exception as error:  # noqa: BLE001 - it is Airflow's, and may be any
             # Lost only if the triggerer ends before the next commit, which is then emitted again.
             self.log.warning("Cannot store the position in %s: %s", self.repository, error)
+
+    def _has_state(self) -> bool:
+        """Whether this Airflow keeps the state of assets, as it does since 3.3."""
+        return hasattr(self, "asset_state_store")
+
+    def _position_key(self) -> str:
+        pace = ("poll_interval", "event_gap", "once", "icechunk_conn_id")
+        return position_key({k: v for k, v in self.serialize()[1].items() if k not in pace})
+
+    def _read_position(self) -> str | None:
+        def read(repository: Repository) -> str | None:
+            return read_position(repository.storage, self._position_key())
+
+        return self._opened.ask(self.icechunk_conn_id, self.repository, read)
+
+    def _keep_position(self, snapshot_id: str) -> None:
+        def keep(repository: Repository) -> None:
+            keep_position(repository.storage, self._position_key(), snapshot_id)
+
+        self._opened.ask(self.icechunk_conn_id, self.repository, keep)
 
 
 def poll_since(

@@ -29,7 +29,7 @@ from airflow_provider_icechunk.engine.history.ancestry import (
     find_token,
 )
 from airflow_provider_icechunk.engine.objects.line import LONGEST_LINE, with_line
-from airflow_provider_icechunk.engine.refs.base import Behind, Moved, Register
+from airflow_provider_icechunk.engine.refs.base import Behind, Moved
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import (
     ConflictError,

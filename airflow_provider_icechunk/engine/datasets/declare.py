@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import zarr
@@ -28,7 +28,7 @@ from .stored import as_stored, placed_as_stored
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.sessions.session import Session
 
-Array = zarr.Array[Any]
+Array: TypeAlias = "zarr.Array[Any]"
 _SHOWN = 10
 
 

@@ -20,9 +20,6 @@ from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Unfinished, reported_length
 from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING, Trouble
 from airflow_provider_icechunk.engine.storage.location import shown
-from airflow_provider_icechunk.engine.storage.s3.client import make_client
-from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify, code_of
-from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.exceptions import (
     Kind,
     VirtualAccessDeniedError,
@@ -293,6 +290,11 @@ _NONSENSE = (ValueError, RuntimeError, ArithmeticError)
 
 def s3_client(access: S3Access, bucket: str) -> S3Client:
     """A client for the granted access, whose endpoint was already checked."""
+    # Late, because boto3 takes longer to import than everything else together.
+    from airflow_provider_icechunk.engine.storage.s3.client import make_client
+    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, code_of
+    from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
+
     options = access.options
     try:
         settings = S3Settings(
@@ -327,6 +329,8 @@ def fetch_s3(
     retry: Backoff,
 ) -> Part:
     """Bytes from `start` to `stop` of an object, if it has not changed."""
+    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify
+
     where = shown(str(location))
     request: GetObjectRequestTypeDef = {
         "Bucket": location.host,
@@ -366,6 +370,8 @@ def fetch_s3(
 
 
 def _failure(where: str, trouble: Trouble, error: BaseException) -> Exception:
+    from airflow_provider_icechunk.engine.storage.s3.errors import code_of
+
     if trouble is Trouble.REFUSED:
         return changed_error(where)
     text = f"cannot read the virtual chunk at {where}: {trouble.value} ({code_of(error)})"

@@ -16,7 +16,6 @@ import zarr
 from numpy.typing import NDArray
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer, default_buffer_prototype
-from zarr.core.chunk_grids import RegularChunkGrid
 from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.core.sync import sync
 
@@ -113,9 +112,10 @@ def chunk_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
 
 
 def _is_regular(array: zarr.Array[Any]) -> bool:
+    # By the document's word: the class has another name and another module in newer releases.
     metadata = array.metadata
-    return isinstance(metadata, ArrayV3Metadata) and isinstance(
-        metadata.chunk_grid, RegularChunkGrid
+    return (
+        isinstance(metadata, ArrayV3Metadata) and metadata.chunk_grid.to_dict()["name"] == "regular"
     )
 
 

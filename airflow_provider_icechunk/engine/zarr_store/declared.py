@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 import numpy as np
 import zarr
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from zarr.core.dtype import parse_dtype
+from zarr.core.dtype import parse_data_type
 
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 
@@ -185,7 +185,7 @@ def _differences(array: zarr.Array[Any], declared: DeclaredArray) -> list[str]:
 
 
 def _wanted_type(declared: DeclaredArray) -> str:
-    return _type_name(parse_dtype(declared.dtype, zarr_format=3))
+    return _type_name(parse_data_type(declared.dtype, zarr_format=3))
 
 
 def _type_name(kind: Any) -> str:

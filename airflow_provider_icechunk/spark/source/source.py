@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
+from airflow_provider_icechunk.spark.releases import task_context
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,15 +228,12 @@ class IcechunkWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write the chunks of one partition."""
-        from pyspark import TaskContext
-
         from airflow_provider_icechunk.engine.workers.codec import encode_fragment
         from airflow_provider_icechunk.spark.write.frames import ChunkRows
 
         if self._done:
             return TaskMessage(b"")
-        context = TaskContext.get()
-        assert context is not None
+        context = task_context()
         fork = self._options.repository().fork(self._work)
         batches = (batch.select(list(self._columns)) for batch in iterator)
         ChunkRows(self._options.node, self._options.encoded).write(fork, batches)

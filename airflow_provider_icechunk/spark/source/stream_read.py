@@ -18,12 +18,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 
 from airflow_provider_icechunk.engine.format.coordinates import common_rows
 from airflow_provider_icechunk.engine.format.model import Coordinates, Node
@@ -34,7 +28,15 @@ from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 from airflow_provider_icechunk.spark.columns import Column, arrow_schema
+from airflow_provider_icechunk.spark.releases import missing
 
+from .limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    can_limit,
+)
 from .options import EVERYTHING, NOW, SourceOptions
 
 _TEXT = ("string", pa.string())
@@ -333,6 +335,8 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._changes = Changes(options)
         self._limit = options.commits_per_batch
+        if self._limit is not None and not can_limit():
+            raise missing("a limit of commits in a batch", "4.2", "leave `commits_per_batch` out")
         self._last: str | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -347,10 +351,12 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the last snapshot that an available-now run emits."""
         self._last = self._changes.head()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The end of the next batch."""
+    def latestOffset(  # noqa: N802
+        self, start: Offset | None = None, limit: ReadLimit | None = None
+    ) -> Offset:
+        """The end of the next batch; Spark before 4.2 gives neither its start nor a limit."""
         head = self._last or self._changes.head()
-        if start["snapshot"] in (NOTHING, head):
+        if start is None or start["snapshot"] in (NOTHING, head):
             return {"snapshot": head}
         commits = self._changes.between(start["snapshot"], head)
         if isinstance(limit, ReadMaxFiles):

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
 from airflow_provider_icechunk.engine.pipelines.job import commit_fragments, delete_chunk_files
@@ -29,11 +28,20 @@ from airflow_provider_icechunk.engine.workers.codec import (
 )
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError
+from airflow_provider_icechunk.spark.releases import missing, task_context
 from airflow_provider_icechunk.spark.runtime import open_array
 from airflow_provider_icechunk.spark.write.frames import ChunkRows
 
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError as error:
+    raise ImportError(
+        str(missing("a stream into a repository", "4.1", "use `foreachBatch` and `write_chunks`"))
+    ) from error
+
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
     from airflow_provider_icechunk.engine.repository import Repository
 
@@ -123,8 +131,7 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchPart:
         """Write the chunks of one partition of a batch."""
-        context = TaskContext.get()
-        assert context is not None
+        context = task_context()
         batch = _batch_of(context)
         work = replace(self._work, job=batch.job)
         fork = self._options.repository().fork(work)

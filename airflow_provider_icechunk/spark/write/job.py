@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
@@ -45,6 +44,7 @@ from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind, TaskError
 from airflow_provider_icechunk.spark.progress import Meter, progress
+from airflow_provider_icechunk.spark.releases import task_context
 from airflow_provider_icechunk.spark.runtime import (
     RepositoryLike,
     on_executors,
@@ -121,8 +121,7 @@ def write_partition(
     fork: ForkSession, work: FrameWork, meter: Meter | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of a partition of a frame, which is one task."""
-    context = TaskContext.get()
-    assert context is not None
+    context = task_context()
     fork.discard_changes()
     size = work.write(fork, batches)
     if meter is not None:

@@ -1,0 +1,65 @@
+"""The names of Airflow that moved between 3.0 and 3.3, from where this release has them.
+
+May import Airflow alone. Everything else of the Airflow side takes these names from here, and asks
+here what this release lacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import airflow  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "airflow":
+        raise
+    raise ModuleNotFoundError(
+        "this part of airflow_provider_icechunk needs Apache Airflow, which is not installed here: "
+        'pip install "airflow-provider-icechunk[airflow]"',
+        name="airflow",
+    ) from None
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseHook, conf
+    from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+else:
+    try:
+        from airflow.sdk import BaseHook
+    except ImportError:  # before 3.1
+        from airflow.hooks.base import BaseHook
+    try:
+        from airflow.sdk import conf
+    except ImportError:  # before 3.2
+        from airflow.configuration import conf
+    try:
+        from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+    except ImportError:  # before 3.2
+        from airflow.exceptions import AirflowFailException, AirflowNotFoundException
+
+__all__ = [
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "BaseHook",
+    "airflow_version",
+    "conf",
+    "has_retry_policies",
+]
+
+
+def airflow_version() -> str:
+    """The release of Airflow, for messages about what it lacks."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("apache-airflow-core", "apache-airflow"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "of an unknown version"
+
+
+def has_retry_policies() -> bool:
+    """Whether tasks take a `retry_policy`, as they do since Airflow 3.3."""
+    from airflow import sdk
+
+    return hasattr(sdk, "ExceptionRetryPolicy")

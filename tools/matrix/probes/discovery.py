@@ -1,0 +1,54 @@
+"""Airflow finds the provider: its entry in the list, hook, decorators, links, plugin, commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+
+def command(*words: str) -> str:
+    """What a command of Airflow prints."""
+    airflow = Path(sys.executable).with_name("airflow")
+    done = subprocess.run(  # noqa: S603 - the command of this environment
+        [str(airflow), *words], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"airflow {' '.join(words)}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def table(*words: str) -> list[dict[str, str]]:
+    """The rows that a listing command prints."""
+    text = command(*words, "--output", "json")
+    rows: list[dict[str, str]] = json.loads(text[text.index("[") :])
+    return rows
+
+
+def main() -> int:
+    """Check each kind of thing that Airflow takes from a provider."""
+    from airflow.providers_manager import ProvidersManager
+
+    from airflow_provider_icechunk import __version__
+
+    listed = {row["package_name"]: row["version"] for row in table("providers", "list")}
+    assert listed.get("airflow-provider-icechunk") == __version__, listed
+    manager = ProvidersManager()
+    hook = manager.hooks["icechunk"]
+    assert hook is not None
+    assert hook.hook_class_name.endswith("IcechunkHook")
+    decorators = {name for name, _ in manager.taskflow_decorators.items()}
+    assert {"icechunk", "icechunk_spark"} <= decorators, decorators
+    assert any("IcechunkSnapshotLink" in name for name in manager.extra_links_class_names)
+    assert "icechunk" in manager.asset_uri_handlers
+    assert any("IcechunkTagNotifier" in str(entry) for entry in manager.notification)
+    plugins = {row["name"] for row in table("plugins")}
+    assert "icechunk" in plugins, plugins
+    assert "verify" in command("icechunk", "--help")
+    print(f"airflow-provider-icechunk {__version__} and its parts are there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The connection form and the pages, as Airflow's API server gives them to a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
+FIELDS = {"storage", "prefix", "region", "endpoint_url", "session_token", "aws_conn_id"}
+
+
+def main() -> int:
+    """Ask the API server for the form of the connection type, and for the first page."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    with TestClient(create_app(apps="core")) as client:
+        token = client.get("/auth/token").json()["access_token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        forms = client.get("/ui/connections/hook_meta", headers=headers).json()
+        (form,) = (form for form in forms if form["connection_type"] == "icechunk")
+        missing = FIELDS - set(form["extra_fields"] or {})
+        assert not missing, f"the form lacks {sorted(missing)}: {form}"
+        assert form["standard_fields"]["host"]["title"] == "Bucket or directory", form
+        answer = client.get("/icechunk/", headers=headers)
+        assert answer.status_code == 200, answer.text[-500:]
+        assert "Icechunk" in answer.text
+        refused = client.get("/icechunk/")
+        assert refused.status_code in (401, 403), refused.status_code
+    print("the form has its fields, the page opens after a login only")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
