@@ -19,7 +19,7 @@ RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && un
 OFFICIAL2 = ICECHUNK2_PYTHON="$$($(BIN)/python tools/official2.py)" && export ICECHUNK2_PYTHON &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test test-long bench lint format docs setup constraints clean
+.PHONY: help demo demo-ui test test-long test-matrix bench lint format docs setup constraints release clean
 
 help: ## list these targets
 	@echo "Targets (PYTHON=$(PYTHON)):"
@@ -40,6 +40,9 @@ test-long: setup ## the tests that take minutes
 	@echo "Random examples begin with SEED=$(SEED)"
 	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long \
 		--hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
+
+test-matrix: setup ## an environment for each supported release, and docs/compatibility.md; ARGS="run ROW"
+	@$(RUN) $(BIN)/python -m tools.matrix $(ARGS)
 
 bench: setup ## measure this machine and compare with the official library
 	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)
@@ -67,6 +70,9 @@ setup: ## create .venv with the pinned versions (the other targets do this thems
 
 constraints: setup ## resolve constraints.txt again (for Python 3.11 and later at once)
 	@$(BIN)/python tools/pin.py $(ARGS)
+
+release: setup ## build and check what is released; uploads nothing
+	@$(BIN)/python -m tools.release
 
 clean: ## remove everything these targets made
 	rm -rf $(VENV) .venv-icechunk2 .matrix .java .azurite .demo .airflow docs/_build .mypy_cache .ruff_cache .pytest_cache \

@@ -42,6 +42,7 @@ __all__ = [
     "BaseHook",
     "airflow_version",
     "conf",
+    "declares_forms",
     "has_retry_policies",
 ]
 
@@ -56,6 +57,13 @@ def airflow_version() -> str:
         except PackageNotFoundError:
             continue
     return "of an unknown version"
+
+
+def declares_forms() -> bool:
+    """Whether Airflow reads the connection form from the provider's metadata, as since 3.2."""
+    from airflow import __version__
+
+    return tuple(int(part) for part in __version__.split(".")[:2]) >= (3, 2)
 
 
 def has_retry_policies() -> bool:

@@ -54,7 +54,8 @@ def requirements() -> set[str]:
     optional = PROJECT["project"]["optional-dependencies"]
     wanted = list(PROJECT["project"]["dependencies"])
     wanted += [item for name, items in optional.items() if name != "dev" for item in items]
-    return {re.split(r"[^A-Za-z0-9._-]", item)[0].lower() for item in wanted}
+    names = {re.split(r"[^A-Za-z0-9._-]", item)[0].lower() for item in wanted}
+    return names - {PROJECT["project"]["name"]}
 
 
 def imported(source: str) -> set[str]:

@@ -293,6 +293,30 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
 )
 
 
+ALONE: tuple[Command, ...] = (
+    Command(
+        "ship",
+        "write this package as a zip for Spark's executors",
+        (
+            Argument(
+                ("--output",), {"required": True, "metavar": "FILE", "help": "the zip to write"}
+            ),
+            Argument(
+                ("--with-needs",),
+                {"action": "store_true", "help": "add the packages it needs that are pure Python"},
+            ),
+            Argument(("--json",), {"action": "store_true", "help": "print JSON, for programs"}),
+        ),
+    ),
+    Command(
+        "completion",
+        "print the completions of these commands for a shell",
+        (Argument(("shell",), {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),
+    ),
+)
+"""Commands that concern no repository; Airflow's program does not have them."""
+
+
 def paths() -> Iterator[Path]:
     """The words of every command."""
     for entry in COMMANDS:
@@ -308,6 +332,8 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         prog=prog, description="Inspect and maintain Icechunk repositories."
     )
     commands = parser.add_subparsers(metavar="command", required=True)
+    for command in ALONE:
+        _add(commands, command, (command.name,))
     for entry in COMMANDS:
         if isinstance(entry, Command):
             _add(commands, entry, (entry.name,))

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-from . import contents, grammar, history, maintenance, refs
+from . import completion, contents, grammar, history, maintenance, refs, shipping
 from .screen import Report, Screen, Task, UsageError
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.storage.base import Storage
 
-PROGRAM = "python -m airflow_provider_icechunk"
+SCRIPT = "icechunk-airflow"
+MODULE = "python -m airflow_provider_icechunk"
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
@@ -48,11 +49,34 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("measure",): contents.measure,
 }
 
+ALONE: Mapping[grammar.Path, Callable[[argparse.Namespace], Report]] = {
+    ("ship",): shipping.ship,
+    ("completion",): completion.complete,
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Wrong usage exits with 2, as `argparse` does."""
-    args = grammar.build_parser(PROGRAM).parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    parser = grammar.build_parser(SCRIPT if Path(sys.argv[0]).stem == SCRIPT else MODULE)
+    if not given:
+        parser.print_help()
+        return DONE
+    args = parser.parse_args(given)
+    if args.command in ALONE:
+        return run_alone(args.command, args, standard_screen())
     return run(args.command, args, locate_repository, standard_screen())
+
+
+def run_alone(path: grammar.Path, args: argparse.Namespace, screen: Screen) -> int:
+    """Run a command that concerns no repository."""
+    try:
+        report = ALONE[path](args)
+    except (IcechunkError, OSError) as error:
+        screen.complain("failed", str(error))
+        return FAILED
+    screen.show(report, as_json=getattr(args, "json", False))
+    return DONE
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_icechunk.compat import BaseHook
+from airflow_provider_icechunk.compat import BaseHook, declares_forms
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     IcechunkError,
@@ -18,6 +18,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from .connection import CONN_TYPE, ROOT, IcechunkConnection, parse_connection
+from .form import field_behaviour, form_widgets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +115,11 @@ class IcechunkHook(BaseHook):
     default_conn_name = "icechunk_default"
     conn_type = CONN_TYPE
     hook_name = "Icechunk"
+
+    # Later releases read the declaration themselves, and call a hook that has these outdated.
+    if not declares_forms():
+        get_connection_form_widgets = staticmethod(form_widgets)
+        get_ui_field_behaviour = staticmethod(field_behaviour)
 
     def __init__(self, icechunk_conn_id: str = default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)

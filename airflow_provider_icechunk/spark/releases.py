@@ -6,6 +6,8 @@ Functions work on Spark 3.5 and later; the data source needs 4.0, its parts for 
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -21,6 +23,27 @@ def missing(what: str, since: str, instead: str) -> UnsupportedError:
     return UnsupportedError(
         f"{what} needs Spark {since} or later, and PySpark is {pyspark.__version__}: {instead}"
     )
+
+
+def refuse_mixture() -> None:
+    """Refuse two releases of PySpark in one folder, before a session starts on them.
+
+    `pyspark` and `pyspark-client` overwrite each other's files, and `pip check` sees nothing wrong.
+    """
+    found = {}
+    for name in ("pyspark", "pyspark-client"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    if len(set(found.values())) > 1:
+        told = " and ".join(f"{name} {release}" for name, release in found.items())
+        newest = max(found.values(), key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
+        raise UnsupportedError(
+            f"{told} are installed into the same folder, and each has overwritten files of the "
+            "other: install both in one release, the one of the cluster: pip install "
+            f"--force-reinstall --no-deps pyspark=={newest} pyspark-client=={newest}"
+        )
 
 
 def spark_context() -> Any:

@@ -12,7 +12,6 @@ import re
 import signal
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.engine.storage.location import locate
+from airflow_provider_icechunk.engine.workers.shipping import package_sources, write_zip
 from airflow_provider_icechunk.exceptions import (
     IcechunkError,
     InvalidInputError,
@@ -37,9 +37,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
-from .releases import spark_context
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+from .releases import refuse_mixture, spark_context
 
 
 def zipped_package(folder: Path | None = None) -> Path:
@@ -47,13 +45,10 @@ def zipped_package(folder: Path | None = None) -> Path:
 
     It contains only source files and no timestamps, so a release always gives the same bytes.
     """
-    root = Path(airflow_provider_icechunk.__file__).parent
     where = Path(tempfile.mkdtemp(prefix="icechunk-")) if folder is None else folder
-    target = where / f"{root.name}-{airflow_provider_icechunk.__version__}.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(root.rglob("*.py")):
-            name = f"{root.name}/{file.relative_to(root).as_posix()}"
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), file.read_bytes())
+    name = airflow_provider_icechunk.__name__
+    target = where / f"{name}-{airflow_provider_icechunk.__version__}.zip"
+    write_zip(target, package_sources())
     return target
 
 
@@ -128,6 +123,7 @@ def refuse_orphan(started_by: int) -> None:
 
 def start(name: str) -> SparkSession:
     """A session on the master that `spark-submit` set, or else on this machine."""
+    refuse_mixture()
     spark_context()._ensure_initialized()
     from pyspark import SparkConf
 
@@ -157,6 +153,7 @@ def start_for_task(
 
     Executors that are elsewhere get this package as a zip, which comes before an installed one.
     """
+    refuse_mixture()
     if remote:
         builder = SparkSession.builder.remote(remote).appName(name)
     else:

@@ -182,3 +182,40 @@ def test_events_keep_their_distance(
     asyncio.run(take(trigger.run(), 3))
     assert waits[0] == 0.0
     assert all(6.0 < wait <= 7.0 for wait in waits[1:3])
+
+
+def test_an_airflow_without_state_of_assets_keeps_the_position_beside_the_data(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IcechunkBranchTrigger, "_has_state", lambda _: False)
+    stored = asyncio.Event()
+    keep = IcechunkBranchTrigger._keep_position
+
+    def keep_and_tell(trigger: IcechunkBranchTrigger, snapshot_id: str) -> None:
+        keep(trigger, snapshot_id)
+        loop.call_soon_threadsafe(stored.set)
+
+    monkeypatch.setattr(IcechunkBranchTrigger, "_keep_position", keep_and_tell)
+    loop = asyncio.new_event_loop()
+
+    async def follow(count: int, **arguments: Any) -> list[str]:
+        given = {"repository": "weather", "poll_interval": 0.01, "event_gap": 0.0} | arguments
+        trigger = IcechunkBranchTrigger(**given)
+        events = trigger.run()
+        found = [event["snapshot_id"] for event in await take(events, count)]
+        rest = asyncio.ensure_future(anext(events))
+        await stored.wait()
+        stored.clear()
+        rest.cancel()
+        return found
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        first = change(repository, "first")
+        begun = runner.run(follow(2, start_from="beginning", path="/"))
+        assert begun[-1] == first
+        second = change(repository, "second")
+        # Another triggerer, at another pace, goes on where the first one stopped.
+        went_on = runner.run(follow(1, start_from="beginning", path="/", poll_interval=0.02))
+        assert went_on == [second]
+    (kept,) = repository.storage.scan("watchers/")
+    assert kept.key.endswith(".json")

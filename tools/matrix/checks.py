@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tools.java_home import java_home
 
@@ -119,11 +120,16 @@ def _environment(python: Path, home: Path) -> dict[str, str]:
     }
 
 
-def _call(command: Sequence[str], environment: Mapping[str, str], output: object) -> int:
+def _call(command: Sequence[str], environment: Mapping[str, str], output: IO[str]) -> int:
     try:
         return subprocess.run(  # noqa: S603 - our own command
-            command, check=False, cwd=ROOT, env=environment, stdout=output,  # type: ignore[call-overload]
-            stderr=subprocess.STDOUT, timeout=_LONGEST,
-        ).returncode  # fmt: skip
+            command,
+            check=False,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=_LONGEST,
+        ).returncode
     except subprocess.TimeoutExpired:
         return 124

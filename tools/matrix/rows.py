@@ -60,7 +60,7 @@ def load(path: Path = HERE / "rows.toml") -> Matrix:
 
 
 def _row(name: str, fields: Mapping[str, Any]) -> Row:
-    values = {
+    values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
     }
     return Row(name=name, **values)

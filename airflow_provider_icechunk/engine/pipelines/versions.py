@@ -1,7 +1,7 @@
 """Versions as people type them.
 
-A version is a branch, a tag or a snapshot id; `branch:x`, `tag:x` and `snapshot:x` resolve
-ambiguous names; `main~2` is the second ancestor.
+A version is a branch, a tag or a snapshot id, of which the beginning is enough. `branch:x`, `tag:x`
+and `snapshot:x` resolve ambiguous names; `main~2` is the second ancestor.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.repository import Repository
 
 _BACK = re.compile(r"(?P<name>.+?)~(?P<steps>[0-9]{0,9})")
+_BEGINNING = re.compile(r"[0-9A-Za-z]{4,19}")
+"""Shorter ones would be a guess, and a whole id has 20 characters."""
+_READ_AS = str.maketrans("OIL", "011")
 _KINDS = ("branch", "tag", "snapshot")
 
 
@@ -82,13 +85,36 @@ def _branches_and_tags(repository: Repository, name: str) -> dict[str, str]:
 
 
 def _snapshot(repository: Repository, name: str) -> str:
-    """A snapshot by its id; a malformed id was probably meant as a branch name."""
+    """A snapshot by its id or the beginning of one; anything else was meant as a branch name."""
     try:
         return repository.lookup_snapshot(name).id
     except InvalidInputError:
+        if _BEGINNING.fullmatch(name) and (found := _by_beginning(repository, name)):
+            return found
         known = ", ".join(sorted(repository.list_branches())[:20])
     raise NotFoundError(
         f"there is no branch, tag or snapshot {name[:200]!r} in {repository.storage.location}; its "
         f"branches are: {known}",
         kind=Kind.BRANCH_NOT_FOUND,
     )
+
+
+def _by_beginning(repository: Repository, text: str) -> str | None:
+    """The only snapshot in the history of a branch or tag whose id begins like this."""
+    start = text.upper().translate(_READ_AS)
+    tips = {repository.lookup_branch(name) for name in repository.list_branches()}
+    tips |= {repository.lookup_tag(name) for name in repository.list_tags()}
+    seen: set[str] = set()
+    for tip in sorted(tips):
+        for info in repository.ancestry(snapshot_id=tip):
+            if info.id in seen:
+                break
+            seen.add(info.id)
+    found = sorted(known for known in seen if known.startswith(start))
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"{text!r} begins the ids of {len(found)} snapshots: {', '.join(found[:5])}; give more "
+            "of it",
+            kind=Kind.INVALID_NAME,
+        )
+    return found[0] if found else None

@@ -51,6 +51,7 @@ _USUAL = 10
 """Zarr's `async.concurrency`, unless somebody chose another one."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
+_KNOWN = ("3.1.", "3.2.", "3.3.", "3.4.")
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
@@ -63,7 +64,7 @@ def use_short_ways() -> None:
     """
     own = f"{IcechunkCodecPipeline.__module__}.{IcechunkCodecPipeline.__qualname__}"
     register_pipeline(IcechunkCodecPipeline)
-    if zarr.__version__.startswith("3.1.") and zarr.config.get("codec_pipeline.path") == _DEFAULT:
+    if zarr.__version__.startswith(_KNOWN) and zarr.config.get("codec_pipeline.path") == _DEFAULT:
         zarr.config.set({"codec_pipeline.path": own})
 
 
@@ -92,16 +93,18 @@ class IcechunkCodecPipeline(BatchedCodecPipeline):
         batch_info: Iterable[tuple[ByteGetter, ArraySpec, SelectorTuple, SelectorTuple, bool]],
         out: NDBuffer,
         drop_axes: tuple[int, ...] = (),
-    ) -> None:
-        """Fill `out` with the selected cells of chunks."""
+    ) -> Any:
+        """Fill `out` with the selected cells of chunks; says which were there, as of Zarr 3.2."""
         given = list(batch_info)
         found = _Selection.of(given, self._codecs)
         if found is None or not _is_plain(out):
-            await super().read(given, out, drop_axes)
-            return
+            return await super().read(given, out, drop_axes)
         reading = _Reading(found, out.as_numpy_array(), drop_axes)
-        if not reading.from_memory():
-            await asyncio.to_thread(reading.run)
+        if reading.from_memory():
+            there = [True] * len(given)
+        else:
+            there = await asyncio.to_thread(reading.run)
+        return tuple({"status": "present" if one else "missing"} for one in there)
 
     async def write(
         self,
@@ -198,8 +201,8 @@ class _Reading:
             self._place(chunk, data)
         return True
 
-    def run(self) -> None:
-        """Read everything."""
+    def run(self) -> list[bool]:
+        """Read everything; says of each chunk whether it is stored."""
         chunks = self.selection.chunks
         tree = self.selection.store.tree
         payloads = tree.chunks(self.selection.path, [chunk.index for chunk in chunks])
@@ -220,6 +223,7 @@ class _Reading:
                 lambda place, data: self._place(small[place][0], data),
             )
         run_all(self._read_large, large, at_once=_at_once(chunk for chunk, _ in large))
+        return [payload is not None for payload in payloads]
 
     def _read_large(self, item: tuple[_Chunk, Wanted]) -> None:
         chunk, wanted = item

@@ -45,4 +45,4 @@ __all__ = [
 
 def can_limit() -> bool:
     """Whether Spark asks a source for the limit of a batch."""
-    return ReadLimit.__module__ != __name__
+    return bool(ReadLimit.__module__ != __name__)

@@ -33,9 +33,8 @@ def main() -> int:
     try:
         importlib.import_module("airflow_provider_icechunk.operators.commit")
     except ModuleNotFoundError as error:
-        assert "airflow-provider-icechunk[airflow]" in str(error), error
-    else:
-        raise AssertionError("an operator without Airflow")
+        told = str(error)
+    assert "airflow-provider-icechunk[airflow]" in told, told
     print("wrote, committed, read and listed a repository")
     return 0
 

@@ -26,6 +26,13 @@ def table(*words: str) -> list[dict[str, str]]:
     return rows
 
 
+def has_commands() -> bool:
+    """Whether providers can add commands, as they can since Airflow 3.2."""
+    from airflow import __version__
+
+    return tuple(map(int, __version__.split(".")[:2])) >= (3, 2)
+
+
 def main() -> int:
     """Check each kind of thing that Airflow takes from a provider."""
     from airflow.providers_manager import ProvidersManager
@@ -45,7 +52,8 @@ def main() -> int:
     assert any("IcechunkTagNotifier" in str(entry) for entry in manager.notification)
     plugins = {row["name"] for row in table("plugins")}
     assert "icechunk" in plugins, plugins
-    assert "verify" in command("icechunk", "--help")
+    if has_commands():
+        assert "verify" in command("icechunk", "--help")
     print(f"airflow-provider-icechunk {__version__} and its parts are there")
     return 0
 
