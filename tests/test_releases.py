@@ -160,6 +160,19 @@ spark_context()
     assert "remote" in last
 
 
+def test_a_session_of_another_release_that_is_not_understood_names_both() -> None:
+    from airflow_provider_icechunk import __version__
+    from airflow_provider_icechunk.engine.pipelines.description import parse_session
+
+    session = {"repository": "r", "a_new_field": 1, "release": "9.9.9"}
+    for value in (session, json.dumps(session)):
+        with pytest.raises(InvalidInputError, match=rf"Release '9\.9\.9'.* this is {__version__}"):
+            parse_session(value)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError) as refused:
+        parse_session(session | {"release": __version__})
+    assert "Release" not in str(refused.value)
+
+
 def test_what_is_shipped_is_the_same_bytes_and_can_be_imported(tmp_path: Path) -> None:
     from airflow_provider_icechunk.engine.workers.shipping import ship
 

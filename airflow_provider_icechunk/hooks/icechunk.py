@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.compat import BaseHook, declares_forms
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
@@ -286,6 +287,7 @@ class IcechunkHook(BaseHook):
             fragments=f"{job_key(work.job)}/",
             dataset=None if dataset is None else dataset.on(coords={}).to_json(),
             placement=None if placement is None else placement.to_json(),
+            release=__version__,
         )
         return described.model_dump(
             exclude={"dataset", "placement"} if dataset is None or placement is None else None

@@ -166,7 +166,7 @@ def test_the_description_of_a_session_says_where_writers_belong() -> None:
 def test_a_session_without_a_dataset_is_described_as_before(folder: Path) -> None:
     Repository.create(local_filesystem_storage(folder / "weather"))
     session = IcechunkOpenSessionOperator(task_id="open", repository="weather").execute(context())
-    assert set(session) == {"repository", "conn_id", "place", "work_unit", "fragments"}
+    assert set(session) == {"repository", "conn_id", "place", "work_unit", "fragments", "release"}
 
 
 def test_repository_branch_and_connection_are_those_of_the_dataset() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError
@@ -51,6 +53,8 @@ class SessionDescription(ClosedModel):
     in the session."""
     placement: dict[str, Any] | None = None
     """Where in the dataset the run belongs."""
+    release: str | None = None
+    """The release of this package that described the session, for messages of another one."""
 
     def declared(self) -> tuple[IcechunkDataset, Placement] | None:
         """The dataset and the place in it, if the session was opened for one."""
@@ -68,7 +72,23 @@ def parse_session(value: dict[str, Any] | str) -> SessionDescription:
     except ValidationError as error:
         raise InvalidInputError(
             f"this is not what IcechunkOpenSessionOperator returned: {describe(error)}"
+            f"{_other_release(value)}"
         ) from None
+
+
+def _other_release(value: dict[str, Any] | str) -> str:
+    """That another release wrote a session, which explains fields that are unknown here."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return ""
+    release = found.get("release") if isinstance(found, dict) else None
+    if not isinstance(release, str) or release == __version__:
+        return ""
+    return (
+        f". Release {release[:40]!r} of airflow-provider-icechunk wrote it, and this is "
+        f"{__version__}: install the same release on workers, drivers and executors"
+    )
 
 
 def describe(error: ValidationError) -> str:
