@@ -153,7 +153,8 @@ def comparison(one: Filter) -> Comparison | None:
     """A filter of Spark in terms that need no Spark; `None` if it is of another kind."""
     from airflow_provider_icechunk.spark.read.prune import Comparison
 
-    name, column = type(one).__name__, getattr(one, "attribute", ())
+    name = type(one).__name__
+    column: tuple[str, ...] = getattr(one, "attribute", ())
     if name not in _OPERATORS or len(column) != 1:
         return None
     return Comparison(column[0], _OPERATORS[name], getattr(one, "value", None))
