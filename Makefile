@@ -19,7 +19,7 @@ RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && un
 OFFICIAL2 = ICECHUNK2_PYTHON="$$($(BIN)/python tools/official2.py)" && export ICECHUNK2_PYTHON &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ui test test-long test-matrix bench lint format docs setup constraints release clean
+.PHONY: help demo demo-ui ui test-ui screenshots test test-long test-matrix bench lint format docs setup constraints release clean
 
 help: ## list these targets
 	@echo "Targets (PYTHON=$(PYTHON)):"
@@ -43,6 +43,18 @@ test-long: setup ## the tests that take minutes
 
 test-matrix: setup ## an environment for each supported release, and docs/compatibility.md; ARGS="run ROW"
 	@$(RUN) $(BIN)/python -m tools.matrix $(ARGS)
+
+ui: ## build the page of the repository browser (needs Node 20 or newer; the result is committed)
+	@command -v npm >/dev/null 2>&1 || { echo "There is no npm: install Node 20 or newer." >&2; exit 1; }
+	@cd airflow_provider_icechunk/browser/ui && npm ci && npm run build
+
+test-ui: setup ## the page in a real browser, alone and inside of a real Airflow
+	@$(BIN)/python -m tools.screenshots.chromium
+	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m "ui or not long" tests/browser $(ARGS)
+
+screenshots: setup ## draw the pictures of docs/browser.md again
+	@$(BIN)/python -m tools.screenshots.chromium
+	@$(BIN)/python -m tools.screenshots $(ARGS)
 
 bench: setup ## measure this machine and compare with the official library
 	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m benchmarks $(ARGS)

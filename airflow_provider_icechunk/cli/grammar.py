@@ -76,6 +76,13 @@ def _of_location(option: Option) -> Argument:
     return Argument((f"--{option.name.replace('_', '-')}",), options)
 
 
+def port(text: str) -> int:
+    """An argument type: a TCP port."""
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
 _REPOSITORY = Argument(
     ("repository",),
     {"help": "a path, or a URL: s3://, gs://, az://, abfs://, https:// or file://"},
@@ -289,6 +296,15 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
         "show the sizes of versions and files",
         Argument(("--arrays",), {"action": "store_true", "help": "list every array per branch"}),
         alias="stats",
+    ),
+    _command(
+        "browse",
+        "show the repositories at and below an address in a web browser, on this machine only",
+        Argument(
+            ("--port",),
+            {"type": port, "default": 8765, "help": "default: 8765; 0 for any that is free"},
+        ),
+        Argument(("--open",), {"action": "store_true", "help": "open the web browser"}),
     ),
 )
 

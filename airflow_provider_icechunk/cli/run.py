@@ -11,13 +11,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-from . import completion, contents, grammar, history, maintenance, refs, shipping
+from . import browse, completion, contents, grammar, history, maintenance, refs, shipping
 from .screen import Report, Screen, Task, UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("migrate",): maintenance.migrate,
     ("verify",): maintenance.verify,
     ("measure",): contents.measure,
+    ("browse",): browse.browse,
 }
 
 ALONE: Mapping[grammar.Path, Callable[[argparse.Namespace], Report]] = {
@@ -91,7 +93,8 @@ def run(
     from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 
     try:
-        task = Task(args, screen, ObservedStorage(locate(args)), now)
+        below = partial(_below, locate, args)
+        task = Task(args, screen, ObservedStorage(locate(args)), now, below)
         report = COMMANDS[path](task)
         screen.show(report, as_json=args.json)
     except IcechunkError as error:
@@ -110,6 +113,15 @@ def run(
         screen.complain("incomplete", report.problem)
         return FAILED
     return DONE
+
+
+def _below(
+    locate: Callable[[argparse.Namespace], Storage], args: argparse.Namespace, path: str
+) -> Storage:
+    """The storage at a path below the address of a command."""
+    address = args.repository.rstrip("/") or "/"
+    whole = path if address == "." else f"{address}/{path}"
+    return locate(argparse.Namespace(**{**vars(args), "repository": whole if path else address}))
 
 
 def locate_repository(args: argparse.Namespace) -> Storage:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_icechunk.api import Repository
     from airflow_provider_icechunk.engine.format.generation import Generation
+    from airflow_provider_icechunk.engine.storage.base import Storage
     from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 
 
@@ -142,6 +143,8 @@ class Task:
     storage: ObservedStorage
     """The repository's storage; it counts requests, for the progress line."""
     now: Callable[[], datetime]
+    below: Callable[[str], Storage] | None = None
+    """The storage at a path below the given address; empty for the address itself."""
 
     def open(self) -> Repository:
         """Open the repository; raises `NotFoundError` if there is none."""

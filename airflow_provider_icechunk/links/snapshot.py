@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 PREFIX = "/icechunk"
-"""Path of the plugin's pages on the API server."""
+"""Path of the plugin's files and answers on the API server."""
+ROUTE = "/plugin/icechunk"
+"""Path of the repository browser in Airflow's own page, which keeps its navigation."""
 
 _KEPT_IN = "icechunk_snapshot_page"
 
@@ -43,10 +45,11 @@ def link_snapshot(
 
 
 def snapshot_page(conn_id: str, repository: str, snapshot_id: str) -> str:
-    """The path of a snapshot's page, including the path under which Airflow is served.
+    """The path of a snapshot's view, including the path under which Airflow is served.
 
     It names no host: only the browser knows under which one it reaches the web server.
     """
     base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
-    query = urlencode({"repository": repository, "version": snapshot_id})
-    return f"{base}{PREFIX}/connections/{quote(conn_id, safe='')}/show?{query}"
+    query = urlencode({"version": snapshot_id})
+    path = "/".join(quote(one, safe="") for one in (conn_id, repository, "snapshot"))
+    return f"{base}{ROUTE}#/{path}?{query}"

@@ -1,4 +1,4 @@
-"""The Airflow plugin: mounts the provider's pages at `/icechunk`.
+"""The Airflow plugin: the repository browser, with its answers at `/icechunk`.
 
 Every Airflow component imports this module, so it imports nothing but Airflow's plugin class. The
 first request loads the pages and the engine.
@@ -36,20 +36,27 @@ class LatePages:
         await self._pages(scope, receive, send)
 
 
+_FILES = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/") + f"{PREFIX}/static"
+
+
+def _apps() -> list[dict[str, Any]]:
+    """The browser in Airflow's navigation, and on runs and task instances what they wrote."""
+    if not conf.getboolean("icechunk", "repository_pages", fallback=True):
+        return []
+    bundle = {"name": "Icechunk", "bundle_url": f"{_FILES}/plugin.js"}
+    icons = {"icon": f"{_FILES}/icon.svg", "icon_dark_mode": f"{_FILES}/icon-dark.svg"}
+    return [
+        {**bundle, **icons, "destination": "nav", "category": "browse", "url_route": "icechunk"},
+        {**bundle, **icons, "destination": "dag_run", "url_route": "icechunk-run"},
+        {**bundle, **icons, "destination": "task_instance", "url_route": "icechunk-task"},
+    ]
+
+
 class IcechunkPlugin(AirflowPlugin):
-    """Read-only pages with the history, tree and diffs of a repository."""
+    """The repository browser: history, differences, chunk maps and pictures. Read-only."""
 
     name = "icechunk"
     fastapi_apps = [  # noqa: RUF012
         {"app": LatePages(), "url_prefix": PREFIX, "name": "Icechunk"}
     ]
-    external_views = [  # noqa: RUF012
-        {
-            "name": "Icechunk",
-            "href": urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
-            + f"{PREFIX}/",
-            "destination": "nav",
-            "category": "browse",
-            "url_route": "icechunk",
-        }
-    ]
+    react_apps = _apps()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 import zarr
@@ -16,6 +17,7 @@ from fastapi import FastAPI, HTTPException
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
+from airflow_provider_icechunk.browser.app import readers
 from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.links.snapshot import (
@@ -72,6 +74,7 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
 
     monkeypatch.setattr(security, "resolve_user_from_token", resolve)
     monkeypatch.setattr(security, "get_auth_manager", Guard)
+    monkeypatch.setattr("airflow_provider_icechunk.plugins.pages.get_auth_manager", Guard)
     app = FastAPI()
     (entry,) = IcechunkPlugin.fastapi_apps
     app.mount(entry["url_prefix"], LatePages())
@@ -81,22 +84,41 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
 
 def get(browser: TestClient, view: str, conn_id: str = "icechunk_default", **query: str) -> Any:
     return browser.get(
-        f"{HERE}/connections/{conn_id}/{view}", params={"repository": "weather", **query}
+        f"{HERE}/api/places/{quote(conn_id, safe='')}/{view}",
+        params={"repository": "weather", **query},
     )
 
 
-@pytest.mark.parametrize("view", ["log", "show", "tree", "diff"])
+VIEWS = sorted(
+    route.path.removeprefix("/api/places/{connection_id}/").replace("{what}", "collect")  # type: ignore[attr-defined]
+    for route in readers.routes
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.usefixtures("repository")
 def test_who_is_not_logged_in_or_may_not_read_the_connection_sees_nothing(
     browser: TestClient, view: str
 ) -> None:
-    assert get(browser, view, "another").status_code == 403
+    needed = {"path": "/field", "left": "main"}
+    assert get(browser, view, "another", **needed).status_code == 403
     browser.cookies.clear()
-    assert get(browser, view).status_code == 401
+    assert get(browser, view, **needed).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/", "/open?connection_id=x&repository=y"])
-def test_also_the_form_needs_a_login(browser: TestClient, path: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/static/plugin.js",
+        "/api/home",
+        "/open?connection_id=x&repository=y",
+        "/connections/x/show?repository=y",
+    ],
+)
+def test_also_the_page_its_files_and_old_addresses_need_a_login(
+    browser: TestClient, path: str
+) -> None:
     browser.cookies.clear()
     assert browser.get(f"{HERE}{path}", follow_redirects=False).status_code == 401
 
@@ -106,46 +128,58 @@ def test_nothing_is_public(browser: TestClient, path: str) -> None:
     assert browser.get(f"{HERE}{path}").status_code == 404
 
 
-def test_the_history_is_shown_with_links_and_stored_text_is_only_text(
+def test_home_lists_the_connections_that_the_user_may_read(
+    browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    names = {"browser_one": "icechunk", "browser_two": "icechunk", "browser_other": "http"}
+    with create_session() as session:
+        for name, kind in names.items():
+            session.add(Connection(conn_id=name, conn_type=kind, host="/x", password="hidden"))
+    try:
+        monkeypatch.setattr(
+            Guard,
+            "get_authorized_connections",
+            lambda *_, **__: {"browser_one", "browser_other"},
+            raising=False,
+        )
+        answer = browser.get(f"{HERE}/api/home")
+    finally:
+        with create_session() as session:
+            session.execute(delete(Connection).where(Connection.conn_id.in_(names)))
+    assert [one["id"] for one in answer.json()["places"]] == ["browser_one"]
+    assert answer.json()["host"] == "airflow"
+    assert "hidden" not in answer.text
+
+
+def test_the_history_is_told_and_stored_text_is_only_text(
     browser: TestClient, repository: Repository
 ) -> None:
-    answer = get(browser, "log")
-    head = repository.lookup_branch("main")
+    answer = get(browser, "history")
     assert answer.status_code == 200
-    assert f'<a href="show?repository=weather&amp;version={head}">{head}</a>' in answer.text
-    assert SCRIPT not in answer.text
-    assert "&lt;script&gt;" in answer.text
+    assert answer.json()["commits"][0]["id"] == repository.lookup_branch("main")
+    assert answer.json()["commits"][0]["message"] == f"first {SCRIPT}"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("generation", ["draft", "alpha1", "alpha", "1", "2"])
-def test_ids_of_every_generation_are_links_that_lead_to_their_snapshot(
+def test_ids_of_every_generation_lead_to_their_snapshot_however_they_are_typed(
     browser: TestClient, folder: Path, generation: str
 ) -> None:
     made = Repository.create(local_filesystem_storage(folder / "weather"), spec_version=generation)
     session = made.writable_session("main")
     zarr.create_group(session.store, path="g")
-    foreign = "b7a40d8e-0c44-4a4a-a6a9-0d9c8e2d6a1f 1CECHNKREP0F1RSTCMT0 VY76P925PRY57WFEK410VY76P9"
-    session.commit("first", metadata={"other": foreign})
+    session.commit("first")
     head, first = (info.id for info in made.ancestry(branch="main"))
-    for page in (get(browser, "log"), get(browser, "show", version=head)):
-        for one in (head, first):
-            link = f'<a href="show?repository=weather&amp;version={one}">{one}</a>'
-            assert link in page.text
-    assert page.text.count('<a href="show?') <= 3
+    assert [one["id"] for one in get(browser, "history").json()["commits"]] == [head, first]
     for typed in spellings(first):
-        answer = get(browser, "show", version=typed)
-        assert answer.status_code == 200
-        assert first in answer.text
-
-
-def test_a_snapshot_the_tree_and_differences_are_shown(
-    browser: TestClient, repository: Repository
-) -> None:
-    head, first = (info.id for info in repository.ancestry(branch="main"))
-    assert "/field" in get(browser, "show", version=head).text
-    assert "int32" in get(browser, "tree").text
-    assert "/field" in get(browser, "diff", older=first, newer="main").text
+        answer = get(browser, "snapshot", version=typed)
+        assert answer.json()["commit"]["id"] == first
 
 
 def test_a_snapshot_says_which_task_made_it_and_what_the_checks_found(
@@ -157,23 +191,17 @@ def test_a_snapshot_says_which_task_made_it_and_what_the_checks_found(
     verdict = {"check": "range", "subject": SCRIPT, "passed": False, "value": 5, "limit": [0, 1]}
     report = {"snapshot_id": "x", "passed": False, "checks": [verdict, "nonsense"]}
     head = session.commit("made", metadata={"airflow": airflow, CHECKS_KEY: report})
-    page = get(browser, "show", version=head).text
+    page = get(browser, "snapshot", version=head).json()
     place = "/dags/a%2Fb/runs/r%3Cscript%3Ealert%281%29%3C%2Fscript%3E/tasks/t/mapped/3"
-    assert f'<a target="_top" href="{place}">a/b / r&lt;script&gt;' in page
-    assert "<td>failed</td><td>range</td><td>&lt;script&gt;" in page
-    assert SCRIPT not in page
-    from airflow_provider_icechunk.plugins.pages import about
+    assert page["commit"]["maker"]["page"] == place
+    assert [(one["passed"], one["check"]) for one in page["checks"]] == [("failed", "range")]
+    assert get(browser, "summary").json()["checks_passed"] is False
+    from airflow_provider_icechunk.browser.contents import read_checks
+    from airflow_provider_icechunk.browser.history import maker_of
 
     for strange in (1, {"dag_id": 1}, {"dag_id": "d", "run_id": "", "task_id": "t"}):
-        assert about({"airflow": strange, CHECKS_KEY: strange}) == ""
-
-
-def test_the_labels_that_are_there_are_shown(browser: TestClient, repository: Repository) -> None:
-    page = get(browser, "coverage", array="field")
-    assert page.status_code == 200
-    assert "4 of 4 labels of 0 are there" in page.text
-    assert get(browser, "coverage", array=SCRIPT).status_code == 404
-    assert 'action="coverage"' in get(browser, "log").text
+        assert maker_of({"airflow": strange}) is None
+        assert read_checks({CHECKS_KEY: strange}) == []
 
 
 @pytest.mark.parametrize(
@@ -190,10 +218,9 @@ def test_the_labels_that_are_there_are_shown(browser: TestClient, repository: Re
 def test_a_mistake_is_explained(
     browser: TestClient, folder: Path, query: dict[str, str], status: int
 ) -> None:
-    answer = get(browser, "show", **query)
+    answer = get(browser, "snapshot", **query)
     assert answer.status_code == status
-    assert 'class="problem"' in answer.text
-    assert SCRIPT not in answer.text
+    assert answer.json()["message"]
     assert [one.name for one in folder.iterdir()] == ["weather"]
 
 
@@ -201,37 +228,52 @@ def test_a_connection_that_is_not_there_is_a_mistake_too(
     browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Guard, "is_authorized_connection", lambda *_, **__: True)
-    assert get(browser, "log", "nowhere").status_code == 404
+    assert get(browser, "refs", "nowhere").status_code == 404
 
 
 @pytest.mark.parametrize("method", ["post", "put", "delete", "patch"])
 @pytest.mark.usefixtures("repository")
 def test_the_pages_only_read(browser: TestClient, method: str) -> None:
-    address = f"{HERE}/connections/icechunk_default/log?repository=weather"
-    assert getattr(browser, method)(address).status_code == 405
-    for view in ("gc", "expire", "verify", "branch"):
-        assert get(browser, view).status_code == 422
+    for view in VIEWS:
+        address = f"{HERE}/api/places/icechunk_default/{view}?repository=weather"
+        assert getattr(browser, method)(address).status_code == 405
 
 
-def test_the_form_leads_to_a_repository_below_the_address_of_the_server(
-    browser: TestClient,
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("log?repository=a+b", "history"),
+        ("show?repository=a+b&version=X", "snapshot?version=X"),
+        ("tree?repository=a+b", "contents?version=main"),
+        ("diff?repository=a+b&older=Y&newer=Z", "snapshot?version=Z&against=Y"),
+        ("coverage?repository=a+b&array=%2Fv", "array?version=main&path=%2Fv"),
+    ],
+)
+def test_addresses_of_earlier_releases_lead_to_the_new_views(
+    browser: TestClient, old: str, new: str
 ) -> None:
-    assert f'action="{HERE}/open"' in browser.get(f"{HERE}/").text
+    answer = browser.get(f"{HERE}/connections/my%20conn/{old}", follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/sub/plugin/icechunk#/my%20conn/a%20b/{new}"
     answer = browser.get(
         f"{HERE}/open",
         params={"connection_id": "a/../b", "repository": "x&y=1"},
         follow_redirects=False,
     )
-    assert answer.headers["location"] == f"{HERE}/connections/a%2F..%2Fb/log?repository=x%26y%3D1"
+    assert answer.headers["location"] == "/sub/plugin/icechunk#/a%2F..%2Fb/x%26y%3D1/history"
 
 
 @pytest.mark.usefixtures("repository")
 def test_the_pages_can_be_switched_off(
     browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from airflow_provider_icechunk.plugins.icechunk_plugin import _apps
+
+    assert {one["destination"] for one in _apps()} == {"nav", "dag_run", "task_instance"}
     monkeypatch.setenv("AIRFLOW__ICECHUNK__REPOSITORY_PAGES", "False")
-    assert get(browser, "log").status_code == 404
+    assert get(browser, "history").status_code == 404
     assert browser.get(f"{HERE}/").status_code == 404
+    assert _apps() == []
 
 
 def test_airflow_finds_the_plugin_and_the_link() -> None:
@@ -246,9 +288,7 @@ def test_airflow_finds_the_plugin_and_the_link() -> None:
 def test_a_link_leads_to_the_page_of_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://host.example/sub/")
     page = snapshot_page("my/conn", "a b", "1CECHNKREP0F1RSTCMT0")
-    assert page == (
-        f"{HERE}/connections/my%2Fconn/show?repository=a+b&version=1CECHNKREP0F1RSTCMT0"
-    )
+    assert page == "/sub/plugin/icechunk#/my%2Fconn/a%20b/snapshot?version=1CECHNKREP0F1RSTCMT0"
     task: Any = SimpleNamespace()
     assert IcechunkSnapshotLink().get_link(task, ti_key=None) == ""  # type: ignore[arg-type]
     link_snapshot(task, conn_id="my/conn", repository="a b", snapshot_id="1CECHNKREP0F1RSTCMT0")

@@ -28,10 +28,13 @@ from tools.demo.settings import (
     environment,
     make_home,
 )
+from tools.screenshots.example import make_weather
 
 HOME = DEMO / "ui"
 LOG = HOME / "standalone.log"
 PASSWORDS = HOME / "simple_auth_manager_passwords.json.generated"
+EXAMPLE = "example_weather"
+"""A repository to look at before any Dag has run."""
 LONGEST = 600
 """Seconds within which the web page has to answer."""
 
@@ -66,6 +69,8 @@ def prepare(env: Mapping[str, str]) -> None:
     """Dags, tables and connections."""
     make_home(HOME, sorted(EXAMPLES.glob("*.py")))
     DATA.mkdir(parents=True, exist_ok=True)
+    if not (DATA / EXAMPLE).exists():
+        make_weather(DATA / EXAMPLE)
     wanted = HOME / "connections.json"
     wanted.write_text(json.dumps(CONNECTIONS, indent=2))
     airflow(["db", "migrate"], env)
@@ -146,6 +151,7 @@ def tell(port: int) -> None:
     """Where to look, and as whom."""
     print(
         f"""
+Repository browser   http://localhost:{port}/plugin/icechunk#/icechunk_default/{EXAMPLE}/history
 Airflow answers at   http://localhost:{port}
 User                 admin
 Password             in {PASSWORDS}

@@ -1,0 +1,255 @@
+"""Pages of a history, whatever its length: a page costs what it shows, not what lies before it.
+
+The place of a page is the set of commits that it begins with, so the server keeps nothing between
+two pages and commits that come meanwhile disturb nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
+from airflow_provider_icechunk.engine.format.model import Snapshot, TransactionLog
+from airflow_provider_icechunk.engine.history.versions import listed
+from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
+from airflow_provider_icechunk.engine.world import from_micros
+from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
+
+from .models import CommitFacts, HistoryPage, MakerFacts, Refs, Touched
+from .places import Maker
+from .texts import as_json, cut
+
+MOST_ROWS = 200
+_MOST_EXAMINED = 2_000
+_MOST_BRANCHES = 60
+_MOST_NAMES = 500
+_LONGEST_NAME = 1_000
+_SEPARATOR = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which commits to show."""
+
+    text: str = ""
+    dag: str = ""
+    path: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every commit passes."""
+        return self == Filter()
+
+    def passes(self, snapshot: Snapshot, identity: str) -> bool:
+        """Whether a commit has the text, is of the DAG and within the times."""
+        at = from_micros(snapshot.flushed_at)
+        if (self.since and at < self.since) or (self.until and at > self.until):
+            return False
+        made = maker_of(snapshot.metadata)
+        if self.dag and (made is None or self.dag.lower() not in made.dag_id.lower()):
+            return False
+        return self.text.lower() in f"{snapshot.message}\n{identity}".lower()
+
+
+PageOf = Callable[[Maker], str | None]
+
+
+def read_refs(repository: Repository) -> Refs:
+    """Branches and tags; of very many the first, `main` always among them."""
+    core = repository.core
+    branches, tags = core.refs.branches(), core.refs.tags()
+    names = sorted(branches, key=lambda name: (name != "main", name))
+    return Refs(
+        branches={name: core.format_id(branches[name]) for name in names[:_MOST_NAMES]},
+        tags={name: core.format_id(tags[name]) for name in sorted(tags)[:_MOST_NAMES]},
+        more_branches=max(0, len(branches) - _MOST_NAMES),
+        more_tags=max(0, len(tags) - _MOST_NAMES),
+    )
+
+
+def read_page(
+    repository: Repository,
+    start: Iterable[str],
+    wanted: Filter,
+    *,
+    limit: int,
+    page_of: PageOf,
+) -> HistoryPage:
+    """The newest commits that lead to some snapshots.
+
+    :param start: snapshot ids: heads, or the cursor of the page before.
+    """
+    core = repository.core
+    refs = read_refs(repository)
+    tips = [listed(core, one) for one in dict.fromkeys(start)]
+    node = _node(core, wanted.path, refs) if wanted.path else None
+    ready = [_rank(one) for one in run_all(core.objects.snapshot_header, tips, at_once=8)]
+    heapq.heapify(ready)
+    waiting = {one.id for _, _, one in ready}
+    found: list[Snapshot] = []
+    examined, oldest = 0, None
+    while ready and len(found) < limit and examined < _MOST_EXAMINED:
+        _, _, snapshot = heapq.heappop(ready)
+        waiting.discard(snapshot.id)
+        examined, oldest = examined + 1, snapshot
+        parent = core.refs.parent(snapshot)
+        if parent is not None and parent not in waiting:
+            waiting.add(parent)
+            heapq.heappush(ready, _rank(core.objects.snapshot_header(parent)))
+        if _passes(core, snapshot, wanted, node):
+            found.append(snapshot)
+    _prefetch_logs(core, [one.id for one in found])
+    return HistoryPage(
+        commits=[commit_facts(core, one, refs, page_of) for one in found],
+        cursor=_SEPARATOR.join(core.format_id(one.id) for _, _, one in ready) or None,
+        examined=examined,
+        examined_to=None if oldest is None else from_micros(oldest.flushed_at),
+    )
+
+
+def heads(refs: Refs) -> list[str]:
+    """Where the history of all branches begins; of very many branches, that of the first."""
+    return list(dict.fromkeys(list(refs.branches.values())[:_MOST_BRANCHES]))
+
+
+def read_cursor(text: str) -> list[str]:
+    """The snapshots at which a page begins."""
+    parts = text.split(_SEPARATOR)
+    if len(parts) > _MOST_BRANCHES + 1:
+        raise InvalidInputError(f"the cursor names {len(parts)} snapshots, which no page made")
+    return parts
+
+
+def commit_facts(
+    core: Core,
+    snapshot: Snapshot,
+    refs: Refs,
+    page_of: PageOf,
+    *,
+    metadata: bool = False,
+    known_as: SnapshotId | None = None,
+) -> CommitFacts:
+    """One commit as the page shows it."""
+    identity = core.format_id(known_as or snapshot.id)
+    parent = core.refs.parent(snapshot)
+    made = maker_of(snapshot.metadata)
+    return CommitFacts(
+        id=identity,
+        parent_id=None if parent is None else core.format_id(parent),
+        written_at=from_micros(snapshot.flushed_at),
+        message=cut(snapshot.message),
+        branches=[name for name, tip in refs.branches.items() if tip == identity],
+        tags=[name for name, tip in refs.tags.items() if tip == identity],
+        maker=None if made is None else _maker_facts(made, page_of),
+        touched=None if parent is None else _touched(core, snapshot.id),
+        metadata=as_json(snapshot.metadata) if metadata else {},
+    )
+
+
+def maker_of(metadata: Mapping[str, object]) -> Maker | None:
+    """Who made a commit. Metadata is text of anybody: other shapes than the usual are nobody."""
+    task = metadata.get(METADATA_KEY)
+    if not isinstance(task, Mapping):
+        return None
+    dag, run, name = (task.get(key) for key in ("dag_id", "run_id", "task_id"))
+    for one in (dag, run, name):
+        if not isinstance(one, str) or not 0 < len(one) <= _LONGEST_NAME:
+            return None
+    index = task.get("map_index")
+    return Maker(
+        str(dag), str(run), str(name), index if type(index) is int and 0 <= index < 1 << 31 else -1
+    )
+
+
+def _maker_facts(maker: Maker, page_of: PageOf) -> MakerFacts:
+    return MakerFacts(
+        dag_id=maker.dag_id,
+        run_id=maker.run_id,
+        task_id=maker.task_id,
+        map_index=maker.map_index,
+        page=page_of(maker),
+    )
+
+
+def _rank(snapshot: Snapshot) -> tuple[int, bytes, Snapshot]:
+    return (-snapshot.flushed_at, bytes(snapshot.id), snapshot)
+
+
+def _node(core: Core, path: str, refs: Refs) -> NodeId:
+    """The id of the array or group at a path in the newest version of some branch."""
+    for tip in heads(refs):
+        found = core.objects.snapshot(listed(core, tip)).nodes.get("/" + path.strip("/"))
+        if found is not None:
+            return found.id
+    raise InvalidInputError(f"no branch has a group or an array at {path[:200]!r}")
+
+
+def _passes(core: Core, snapshot: Snapshot, wanted: Filter, node: NodeId | None) -> bool:
+    if wanted.is_empty:
+        return True
+    if not wanted.passes(snapshot, core.format_id(snapshot.id)):
+        return False
+    if node is None:
+        return True
+    log = _log(core, snapshot.id)
+    return log is not None and node in _nodes(log)
+
+
+def _nodes(log: TransactionLog) -> set[NodeId]:
+    return {
+        *log.new_groups, *log.new_arrays, *log.deleted_groups, *log.deleted_arrays,
+        *log.updated_groups, *log.updated_arrays, *log.updated_chunks,
+        *(move.node_id for move in log.moves),
+    }  # fmt: skip
+
+
+def _prefetch_logs(core: Core, identities: list[SnapshotId]) -> None:
+    try:
+        core.objects.prefetch_logs(identities)
+    except FormatError:
+        # One of them is damaged: each is read by itself, and that one stays unknown.
+        return
+
+
+def _log(core: Core, identity: SnapshotId) -> TransactionLog | None:
+    """What a commit changed; `None` where it is not known, for a history is shown all the same."""
+    if not core.generation.keeps_logs:
+        return None
+    try:
+        return core.objects.log(identity)
+    except IcechunkError:
+        return None
+
+
+def _touched(core: Core, identity: SnapshotId) -> Touched | None:
+    log = _log(core, identity)
+    if log is None:
+        return None
+    arrays = {*log.new_arrays, *log.deleted_arrays, *log.updated_arrays, *log.updated_chunks}
+    groups = {*log.new_groups, *log.deleted_groups, *log.updated_groups}
+    return Touched(
+        arrays=len(arrays),
+        groups=len(groups),
+        chunks=sum(len(rows) for rows in log.updated_chunks.values()),
+        added=len(log.new_arrays) + len(log.new_groups),
+        removed=len(log.deleted_arrays) + len(log.deleted_groups),
+    )
+
+
+def read_time(text: str | None) -> datetime | None:
+    """A time of a filter; UTC unless it names a zone."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(f"{text[:60]!r} is not a time like 2026-01-31T12:00") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,0 +1,369 @@
+"""What the browser answers: one pydantic model for each view, and so one JSON schema.
+
+Texts that come out of a repository (messages, names, attributes) are only ever text: the page puts
+them into text nodes, never into markup. Long ones are cut here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Mark = Literal["added", "changed", "removed", "moved"]
+
+
+class Answer(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class PlaceFacts(Answer):
+    """A root with repositories: a connection, or the folder of the command line."""
+
+    id: str
+    title: str
+    location: str = ""
+
+
+class Home(Answer):
+    """Where the person who asks may look."""
+
+    places: list[PlaceFacts]
+    host: Literal["airflow", "standalone"]
+    version: str
+
+
+class Repositories(Answer):
+    """Some of the repositories of a place, in order."""
+
+    paths: list[str]
+    total: int
+
+
+class MakerFacts(Answer):
+    """The Airflow task that made a commit."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    page: str | None = None
+
+
+class Touched(Answer):
+    """How much a commit touched, by its transaction log."""
+
+    arrays: int
+    groups: int
+    chunks: int
+    added: int
+    removed: int
+
+
+class CommitFacts(Answer):
+    """One snapshot in the history."""
+
+    id: str
+    parent_id: str | None
+    written_at: datetime
+    message: str
+    branches: list[str] = []
+    tags: list[str] = []
+    maker: MakerFacts | None = None
+    touched: Touched | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Refs(Answer):
+    """Branches and tags with their snapshots."""
+
+    branches: dict[str, str]
+    tags: dict[str, str]
+    more_branches: int = 0
+    more_tags: int = 0
+
+
+class HistoryPage(Answer):
+    """Some commits, newest first, and where the next ones begin."""
+
+    commits: list[CommitFacts]
+    cursor: str | None
+    """Ask with it for older ones; `None` at the end of the history."""
+    examined: int
+    """Commits that were looked at; with a filter, more than are shown."""
+    examined_to: datetime | None = None
+
+
+class Summary(Answer):
+    """One repository at a glance."""
+
+    path: str
+    location: str
+    generation: str
+    head: CommitFacts | None
+    branches: int
+    tags: int
+    arrays: int
+    groups: int
+    references: int
+    """Chunk references in the newest version of `main`."""
+    logical_bytes: int
+    manifest_bytes: int
+    checks_passed: bool | None = None
+    """What the checks before the newest commit of the default branch found, if any ran."""
+    last_collection: datetime | None = None
+    last_expiry: datetime | None = None
+
+
+class NodeFacts(Answer):
+    """A group or an array in a tree."""
+
+    path: str
+    name: str
+    type: Literal["group", "array"]
+    shape: list[int] | None = None
+    chunk_shape: list[int] | None = None
+    data_type: str | None = None
+    dimension_names: list[str | None] | None = None
+    mark: Mark | None = None
+    chunks_changed: int = 0
+    marks_below: int = 0
+    """Marked nodes below a group."""
+    children: int = 0
+
+
+class TreePage(Answer):
+    """Some children of a group."""
+
+    snapshot_id: str
+    against: str | None
+    path: str
+    nodes: list[NodeFacts]
+    total: int
+    marked: int
+    """Marked nodes in the whole tree."""
+
+
+class SnapshotPage(Answer):
+    """One snapshot and what it changed."""
+
+    commit: CommitFacts
+    against: str | None
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    moved: int = 0
+    chunks: int = 0
+    unknown: str | None = None
+    """Why the changes are not known."""
+    arrays: list[NodeFacts] = []
+    """The arrays with the most changed chunks."""
+    checks: list[dict[str, str]] = []
+    manifests: int = 0
+    manifest_bytes: int = 0
+
+
+class ChunkKinds(Answer):
+    """The chunks of an array by where their bytes are."""
+
+    inline: int = 0
+    native: int = 0
+    virtual: int = 0
+    missing: int = 0
+    stored_bytes: int = 0
+
+
+class Axis(Answer):
+    """A dimension of an array."""
+
+    name: str
+    length: int
+    chunk: int
+    chunks: int
+    units: str | None = None
+    long_name: str | None = None
+    coordinate: str | None = None
+    """Path of the array with its labels."""
+
+
+class ArrayFacts(Answer):
+    """The metadata of an array."""
+
+    snapshot_id: str
+    path: str
+    data_type: str
+    axes: list[Axis]
+    fill_value: str
+    codecs: list[dict[str, Any]]
+    attributes: dict[str, Any]
+    logical_bytes: int
+    chunks: ChunkKinds | None
+    chunks_unknown: str | None = None
+    drawable: Literal["image", "line", "table", "value", "none"]
+
+
+class ChunkMap(Answer):
+    """Which chunks of an array are there, over two of its dimensions."""
+
+    snapshot_id: str
+    against: str | None
+    rows: int
+    columns: int
+    row_axis: str | None
+    column_axis: str | None
+    grid: list[int]
+    """Chunks along the two dimensions; a cell of the map may stand for several."""
+    present: str
+    """Base64 of one byte for each cell: how many of its chunks are there, 255 for all."""
+    changed: str
+    coverage: float
+    chunks: int
+    chunks_changed: int
+
+
+class Statistics(Answer):
+    """Of the values that are shown."""
+
+    count: int
+    missing: int
+    minimum: float | None = None
+    maximum: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+
+
+class PictureAxis(Answer):
+    """One side of a picture: which positions it shows, and their labels."""
+
+    name: str
+    units: str | None
+    indices: list[int]
+    labels: list[str]
+
+
+class Picture(Answer):
+    """Values of an array, thinned out to what fits on a screen."""
+
+    snapshot_id: str
+    path: str
+    kind: Literal["image", "line", "table", "value"]
+    rows: PictureAxis | None
+    columns: PictureAxis | None
+    fixed: dict[str, str] = {}
+    """The labels at which the other dimensions are held."""
+    values: str = ""
+    """Base64 of little-endian 32-bit floats, row by row; not a number where nothing is."""
+    texts: list[str] = []
+    statistics: Statistics
+    units: str | None = None
+    long_name: str | None = None
+    chunks_read: int
+    chunks_total: int
+    sampled: bool
+    """Whether chunks in between were left out, to stay within the limits of a request."""
+
+
+class Comparison(Answer):
+    """An array in two versions."""
+
+    left: Picture
+    right: Picture
+    difference: Picture | None
+    reason: str | None = None
+    """Why there is no difference: the shapes differ, or it is text."""
+
+
+class Cell(Answer):
+    """One value, and where its bytes are."""
+
+    value: str
+    index: list[int]
+    labels: dict[str, str]
+    chunk: list[int]
+    kind: Literal["inline", "native", "virtual", "missing"]
+    file: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    checksum: str | None = None
+
+
+class Size(Answer):
+    """The size of one version or array."""
+
+    name: str
+    chunks: int
+    native_bytes: int
+    inline_bytes: int
+    virtual_bytes: int
+
+
+class Files(Answer):
+    """Files of one kind."""
+
+    name: str
+    count: int
+    bytes: int
+    unneeded: int
+    unneeded_bytes: int
+
+
+class Sizes(Answer):
+    """What a repository takes."""
+
+    files: list[Files]
+    branches: list[Size]
+    tags: list[Size]
+    arrays: list[Size]
+    """Of `main`, or of the first branch; the largest."""
+    ages: list[Size]
+    """Chunks of the newest version of each month."""
+    snapshots: int
+
+
+class DryRun(Answer):
+    """What a maintenance run would do. Nothing was done."""
+
+    what: Literal["expire", "collect"]
+    older_than: datetime
+    lines: list[tuple[str, int, int]]
+    """What, how many, bytes."""
+    refs: list[tuple[str, int, str]] = []
+
+
+class Finding(Answer):
+    """Something that a check of a repository found."""
+
+    severity: str
+    code: str
+    where: str
+    what: str
+    remedy: str
+
+
+class Verified(Answer):
+    """What a check of a repository found."""
+
+    ok: bool
+    checked: dict[str, int]
+    findings: list[Finding]
+
+
+class CoverageFacts(Answer):
+    """Which labels of a dimension are there."""
+
+    dim: str
+    wanted: int
+    present: list[tuple[str, str]]
+    missing: list[str]
+    missing_total: int
+    shared: bool
+
+
+class Problem(Answer):
+    """Why a request failed, and what to do."""
+
+    kind: str
+    message: str

@@ -1,0 +1,225 @@
+// Images, lines and chunk maps on a canvas, sharp on every screen, in the colours of the page.
+import React, { useEffect, useRef, useState } from "react";
+import { type ChunkMap, floats, octets, type Picture, type PictureAxis } from "./api";
+import { type Scale, table } from "./colour";
+import { number, ticks } from "./format";
+import { style, useDark, useWidth } from "./parts";
+
+const LEFT = 84, BOTTOM = 44, TOP = 8, BAR = 96, GAP = 16;
+
+export type Range = { low: number; high: number };
+export type Picked = { row: number | null; column: number };
+
+function prepare(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d")!;
+  pen.scale(ratio, ratio);
+  pen.clearRect(0, 0, width, height);
+  pen.font = "11.5px ui-sans-serif, system-ui, sans-serif";
+  return pen;
+}
+
+export function rangeOf(picture: Picture, scale: Scale): Range {
+  const low = picture.statistics.minimum ?? 0, high = picture.statistics.maximum ?? 1;
+  if (scale === "diverging") { const far = Math.max(Math.abs(low), Math.abs(high)) || 1; return { low: -far, high: far }; }
+  return low === high ? { low: low - 0.5, high: high + 0.5 } : { low, high };
+}
+
+/** Positions of a few labels along a side, evenly spread. */
+function labelled(axis: PictureAxis, most: number): number[] {
+  const count = Math.min(axis.labels.length, Math.max(2, most));
+  if (axis.labels.length <= 1) return axis.labels.length ? [0] : [];
+  return Array.from(new Set(Array.from({ length: count }, (_, at) => Math.round((at * (axis.labels.length - 1)) / (count - 1)))));
+}
+
+const short = (text: string, most = 19): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const axisTitle = (axis: PictureAxis): string => (axis.units ? `${axis.name} (${axis.units})` : axis.name);
+
+export function Image({ picture, scale, range, onPick, label }: {
+  picture: Picture; scale: Scale; range: Range; onPick?: (picked: Picked) => void; label: string;
+}): React.ReactElement {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [frame, width] = useWidth();
+  const [hover, setHover] = useState<string>("");
+  const dark = useDark();
+  const rows = picture.rows!, columns = picture.columns!;
+  const plotWidth = Math.max(40, width - LEFT - BAR - GAP);
+  const wish = (plotWidth * rows.indices.length) / Math.max(1, columns.indices.length);
+  const plotHeight = Math.max(150, Math.min(460, wish));
+  const values = React.useMemo(() => floats(picture.values), [picture]);
+
+  useEffect(() => {
+    if (!canvas.current || width === 0) return;
+    const high = rows.indices.length, wide = columns.indices.length;
+    const pen = prepare(canvas.current, width, plotHeight + TOP + BOTTOM);
+    const colours = table(scale), span = range.high - range.low || 1;
+    const pixels = new ImageData(wide, high);
+    for (let at = 0; at < high * wide; at++) {
+      const value = values[at]!;
+      if (!Number.isFinite(value)) continue;
+      const level = Math.max(0, Math.min(255, Math.round(((value - range.low) / span) * 255))) * 3;
+      pixels.data[at * 4] = colours[level]!; pixels.data[at * 4 + 1] = colours[level + 1]!;
+      pixels.data[at * 4 + 2] = colours[level + 2]!; pixels.data[at * 4 + 3] = 255;
+    }
+    const sheet = new OffscreenCanvas(wide, high);
+    sheet.getContext("2d")!.putImageData(pixels, 0, 0);
+    pen.fillStyle = style("--missing");
+    pen.fillRect(LEFT, TOP, plotWidth, plotHeight);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(sheet, LEFT, TOP, plotWidth, plotHeight);
+    pen.strokeStyle = style("--line");
+    pen.strokeRect(LEFT + 0.5, TOP + 0.5, plotWidth - 1, plotHeight - 1);
+    axes(pen, rows, columns, plotWidth, plotHeight);
+    const x = LEFT + plotWidth + GAP;
+    for (let at = 0; at < plotHeight; at++) {
+      const level = Math.round((1 - at / plotHeight) * 255) * 3;
+      pen.fillStyle = `rgb(${colours[level]} ${colours[level + 1]} ${colours[level + 2]})`;
+      pen.fillRect(x, TOP + at, 14, 1.5);
+    }
+    pen.fillStyle = style("--soft"); pen.textAlign = "left"; pen.textBaseline = "middle";
+    for (const tick of ticks(range.low, range.high, 6)) {
+      const y = TOP + plotHeight * (1 - (tick - range.low) / span);
+      pen.fillRect(x + 14, y, 4, 1);
+      pen.fillText(number(tick), x + 22, Math.min(TOP + plotHeight - 5, Math.max(TOP + 5, y)));
+    }
+    if (picture.units) pen.fillText(short(picture.units, 12), x, TOP + plotHeight + 14);
+  }, [picture, width, scale, range.low, range.high, dark]);
+
+  const where = (event: React.MouseEvent): Picked | null => {
+    const box = canvas.current!.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - box.left - LEFT) / plotWidth) * columns.indices.length);
+    const row = Math.floor(((event.clientY - box.top - TOP) / plotHeight) * rows.indices.length);
+    return row < 0 || column < 0 || row >= rows.indices.length || column >= columns.indices.length ? null : { row, column };
+  };
+  const about = (at: Picked | null): string => at === null ? "" :
+    `${rows.name} ${rows.labels[at.row!]} · ${columns.name} ${columns.labels[at.column]} · ${number(values[at.row! * columns.indices.length + at.column])} ${picture.units ?? ""}`;
+  return (
+    <div className="plot" ref={frame}>
+      <canvas ref={canvas} role="img" aria-label={label} onMouseMove={(event) => setHover(about(where(event)))} onMouseLeave={() => setHover("")}
+        onClick={(event) => { const at = where(event); if (at && onPick) onPick(at); }} />
+      <div className="soft small" style={{ minHeight: 20 }} aria-hidden="true">{hover || (onPick ? "Click a cell for its value and its chunk" : "")}</div>
+    </div>
+  );
+}
+
+function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: PictureAxis, width: number, height: number): void {
+  pen.fillStyle = style("--soft");
+  pen.textBaseline = "top";
+  const most = Math.max(2, Math.floor(width / 130));
+  const places = labelled(columns, most);
+  for (const at of places) {
+    const x = LEFT + ((at + 0.5) / columns.labels.length) * width;
+    pen.textAlign = at === places[0] ? "left" : at === places.at(-1) ? "right" : "center";
+    pen.fillRect(x, TOP + height, 1, 4);
+    pen.fillText(short(columns.labels[at]!), at === places[0] ? Math.max(LEFT, x - 20) : at === places.at(-1) ? Math.min(LEFT + width, x + 30) : x, TOP + height + 7);
+  }
+  pen.textAlign = "center";
+  pen.fillText(axisTitle(columns), LEFT + width / 2, TOP + height + 25);
+  if (!rows) return;
+  pen.textAlign = "right"; pen.textBaseline = "middle";
+  for (const at of labelled(rows, Math.floor(height / 45))) {
+    const y = TOP + ((at + 0.5) / rows.labels.length) * height;
+    pen.fillRect(LEFT - 4, y, 4, 1);
+    pen.fillText(short(rows.labels[at]!, 10), LEFT - 7, Math.max(TOP + 5, Math.min(TOP + height - 5, y)));
+  }
+  pen.save();
+  pen.translate(11, TOP + height / 2); pen.rotate(-Math.PI / 2); pen.textAlign = "center";
+  pen.fillText(axisTitle(rows), 0, 0);
+  pen.restore();
+}
+
+export function Line({ picture, onPick, label }: { picture: Picture; onPick?: (picked: Picked) => void; label: string }): React.ReactElement {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [frame, width] = useWidth();
+  const [hover, setHover] = useState("");
+  const dark = useDark();
+  const values = React.useMemo(() => floats(picture.values), [picture]);
+  const columns = picture.columns!;
+  const height = 260, plotWidth = Math.max(40, width - LEFT - GAP);
+  const range = rangeOf(picture, "sequential");
+  useEffect(() => {
+    if (!canvas.current || width === 0) return;
+    const pen = prepare(canvas.current, width, height + TOP + BOTTOM);
+    const y = (value: number) => TOP + height * (1 - (value - range.low) / (range.high - range.low)) * 0.94 + height * 0.03;
+    pen.textAlign = "right"; pen.textBaseline = "middle";
+    for (const tick of ticks(range.low, range.high, 5)) {
+      pen.fillStyle = style("--line"); pen.fillRect(LEFT, y(tick), plotWidth, 1);
+      pen.fillStyle = style("--soft"); pen.fillText(number(tick), LEFT - 8, y(tick));
+    }
+    axes(pen, null, columns, plotWidth, height);
+    pen.strokeStyle = style("--brand"); pen.lineWidth = 1.8; pen.lineJoin = "round"; pen.beginPath();
+    let drawing = false;
+    values.forEach((value, at) => {
+      if (!Number.isFinite(value)) { drawing = false; return; }
+      const x = LEFT + ((at + 0.5) / values.length) * plotWidth;
+      if (drawing) pen.lineTo(x, y(value)); else pen.moveTo(x, y(value));
+      drawing = true;
+    });
+    pen.stroke();
+    if (values.length <= 80) {
+      pen.fillStyle = style("--brand");
+      values.forEach((value, at) => { if (Number.isFinite(value)) { pen.beginPath(); pen.arc(LEFT + ((at + 0.5) / values.length) * plotWidth, y(value), 2.6, 0, 7); pen.fill(); } });
+    }
+  }, [picture, width, dark]);
+  const where = (event: React.MouseEvent): number | null => {
+    const at = Math.floor(((event.clientX - canvas.current!.getBoundingClientRect().left - LEFT) / plotWidth) * values.length);
+    return at < 0 || at >= values.length ? null : at;
+  };
+  return (
+    <div className="plot" ref={frame}>
+      <canvas ref={canvas} role="img" aria-label={label} onMouseLeave={() => setHover("")}
+        onMouseMove={(event) => { const at = where(event); setHover(at === null ? "" : `${columns.name} ${columns.labels[at]} · ${number(values[at])} ${picture.units ?? ""}`); }}
+        onClick={(event) => { const at = where(event); if (at !== null && onPick) onPick({ row: null, column: at }); }} />
+      <div className="soft small" style={{ minHeight: 20 }} aria-hidden="true">{hover}</div>
+    </div>
+  );
+}
+
+export function Chunks({ map }: { map: ChunkMap }): React.ReactElement {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [frame, width] = useWidth();
+  const [hover, setHover] = useState("");
+  const dark = useDark();
+  const turned = map.rows > map.columns * 2;
+  const high = turned ? map.columns : map.rows, wide = turned ? map.rows : map.columns;
+  const cell = Math.max(1, Math.min(26, Math.floor((width - 2) / Math.max(1, wide))));
+  const tall = Math.max(2, Math.min(Math.max(cell, 14), Math.floor(260 / high)));
+  const present = React.useMemo(() => octets(map.present), [map]), changed = React.useMemo(() => octets(map.changed), [map]);
+  const at = (row: number, column: number) => (turned ? column * map.columns + row : row * map.columns + column);
+  useEffect(() => {
+    if (!canvas.current || width === 0) return;
+    const pen = prepare(canvas.current, width, high * tall + 2);
+    const gap = cell > 5 && tall > 5 ? 1.5 : 0;
+    const colours = { missing: style("--missing"), present: style("--present"), written: style("--written") };
+    for (let row = 0; row < high; row++) for (let column = 0; column < wide; column++) {
+      const here = present[at(row, column)]!, new_ = changed[at(row, column)]!;
+      const x = column * cell, y = row * tall, w = cell - gap, h = tall - gap;
+      pen.globalAlpha = 1; pen.fillStyle = colours.missing; pen.fillRect(x, y, w, h);
+      if (here) { pen.globalAlpha = 0.25 + 0.75 * (here / 255); pen.fillStyle = colours.present; pen.fillRect(x, y, w, h); }
+      if (new_) { pen.globalAlpha = 0.35 + 0.65 * (new_ / 255); pen.fillStyle = here ? colours.written : style("--bad"); pen.fillRect(x, y, w, h); }
+    }
+    pen.globalAlpha = 1;
+  }, [map, width, dark]);
+  const names = turned ? [map.column_axis, map.row_axis] : [map.row_axis, map.column_axis];
+  const label = `Chunk map of ${map.grid.join(" by ")} chunks: ${map.chunks} are there (${Math.round(map.coverage * 100)} %), ${map.chunks_changed} were written.`;
+  return (
+    <div className="stack" style={{ gap: 8 }}>
+      <div ref={frame} className="plot">
+        <canvas ref={canvas} role="img" aria-label={label} onMouseLeave={() => setHover("")} onMouseMove={(event) => {
+          const box = canvas.current!.getBoundingClientRect();
+          const column = Math.floor((event.clientX - box.left) / cell), row = Math.floor((event.clientY - box.top) / tall);
+          if (row < 0 || column < 0 || row >= high || column >= wide) { setHover(""); return; }
+          const here = present[at(row, column)]!, new_ = changed[at(row, column)]!;
+          setHover(`${names[0] ? `${names[0]} chunk ${row}, ` : ""}${names[1] ? `${names[1]} chunk ${column}` : "chunk 0"}: ${here === 0 ? "missing" : here === 255 ? "there" : `${Math.round(here / 2.55)} % there`}${new_ ? ", written" : ""}`);
+        }} />
+      </div>
+      <div className="legend">
+        <span><i style={{ background: "var(--written)" }} />written here</span><span><i style={{ background: "var(--present)" }} />there before</span>
+        <span><i style={{ background: "var(--missing)" }} />missing</span><span className="grow" style={{ textAlign: "right" }}>{hover || [names[0] && `↓ ${names[0]}`, names[1] && `→ ${names[1]}`].filter(Boolean).join("  ")}</span>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,131 @@
+import React, { useState } from "react";
+import { type ChunkMap, inPlace, type Refs, type SnapshotPage, type TreeNode, type TreePage } from "./api";
+import { count, exact, several, shortId, size } from "./format";
+import { Answered, Badge, Facts, Id, Json, MadeBy, Names, Time, useAnswer, useCalm } from "./parts";
+import { Chunks } from "./plot";
+import { go, href, type Route } from "./route";
+
+function nodeShape(node: TreeNode): string {
+  if (!node.shape) return "";
+  const sides = node.shape.map((length, n) => (node.dimension_names?.[n] ? `${node.dimension_names[n]}: ${length}` : String(length)));
+  return `${node.data_type ?? "?"} (${sides.join(", ")})`;
+}
+
+type TreeOptions = { place: string; repository: string; version: string; against: string; marked: boolean; search: string };
+
+function Branch({ options, path, open }: { options: TreeOptions; path: string; open: boolean }): React.ReactElement {
+  const [limit, setLimit] = useState(100);
+  const { place, ...rest } = options;
+  const asked = useAnswer<TreePage>(open ? inPlace(place, "tree") : null, { ...rest, against: rest.against || "none", path, limit });
+  return (
+    <Answered asked={asked}>{(page) => (
+      <>
+        <ul className="tree" role="group">{page.nodes.map((node) => <Leaf key={node.path} node={node} options={options} full={options.search !== ""} />)}</ul>
+        {page.total === 0 && <p className="soft small">{options.search || options.marked ? "Nothing of this kind." : "Empty."}</p>}
+        {page.total > page.nodes.length && <button className="plain" onClick={() => setLimit(Math.min(500, limit + 200))} disabled={limit >= 500}>
+          {limit >= 500 ? `${count(page.total - page.nodes.length)} more: search for them` : `Show more of ${count(page.total)}`}</button>}
+      </>)}</Answered>
+  );
+}
+
+function Leaf({ node, options, full }: { node: TreeNode; options: TreeOptions; full: boolean }): React.ReactElement {
+  const group = node.type === "group" && node.mark !== "removed";
+  const [open, setOpen] = useState(group && !full && node.path.split("/").length <= 2);
+  return (
+    <li role="treeitem" aria-expanded={group ? open : undefined}>
+      <div className="node">
+        {group && !full ? <button className="twist" aria-label={`${open ? "Close" : "Open"} ${node.path}`} onClick={() => setOpen(!open)}>{open ? "▾" : "▸"}</button> : <span style={{ width: 18 }} />}
+        <span className={`dot ${node.type} ${node.mark ?? ""}`} />
+        {node.type === "array" && node.mark !== "removed"
+          ? <a href={href(options.place, options.repository, "array", { version: options.version, path: node.path, against: options.against })}>{full ? node.path : node.name}</a>
+          : <span style={node.mark === "removed" ? { textDecoration: "line-through" } : undefined}>{full ? node.path : node.name}</span>}
+        <span className="soft small">{nodeShape(node)}{group && node.children > 0 ? several(node.children, "child", "children") : ""}</span>
+        {node.mark && <Badge mark={node.mark} />}
+        {node.chunks_changed > 0 && <span className="soft small">{several(node.chunks_changed, "chunk")}</span>}
+        {node.marks_below > 0 && !open && <span className="badge changed">{count(node.marks_below)} inside</span>}
+      </div>
+      {group && open && !full && <Branch options={options} path={node.path} open />}
+    </li>
+  );
+}
+
+export function ContentsView({ route, version: given, against: other }: { route: Route; version?: string; against?: string }): React.ReactElement {
+  const { place, repository, query } = route;
+  const version = given ?? (query.version || "main"), against = other ?? query.against ?? "";
+  const [search, setSearch] = useState("");
+  const [marked, setMarked] = useState(false);
+  const options = { place, repository, version, against, marked, search: useCalm(search) };
+  return (
+    <section className="card stack" aria-label="Groups and arrays">
+      <div className="row"><h2 className="grow">Contents</h2>
+        {against && <label><input type="checkbox" checked={marked} onChange={(event) => setMarked(event.target.checked)} style={{ minHeight: 0 }} /> only what changed</label>}
+        <input type="search" aria-label="Search paths" placeholder="Search paths" value={search} onChange={(event) => setSearch(event.target.value)} /></div>
+      <div role="tree" aria-label="Groups and arrays"><Branch key={JSON.stringify([options.search, marked])} options={options} path="/" open /></div>
+    </section>
+  );
+}
+
+function Changed({ node, route, version, against }: { node: TreeNode; route: Route; version: string; against: string }): React.ReactElement {
+  const asked = useAnswer<ChunkMap>(inPlace(route.place, "chunks"), { repository: route.repository, version, against, path: node.path });
+  return (
+    <section className="card stack" style={{ gap: 10 }} aria-label={`Chunks of ${node.path}`}>
+      <div className="row"><a className="grow" href={href(route.place, route.repository, "array", { version, path: node.path, against })}><b>{node.path}</b></a>{node.mark && <Badge mark={node.mark} />}<span className="soft small">{several(node.chunks_changed, "chunk")} written</span></div>
+      <Answered asked={asked}>{(map) => <Chunks map={map} />}</Answered>
+      <div className="row small"><a href={href(route.place, route.repository, "compare", { path: node.path, left: against, right: version })}>Compare the values of both versions</a></div>
+    </section>
+  );
+}
+
+export function SnapshotView({ route }: { route: Route }): React.ReactElement {
+  const { place, repository, query } = route;
+  const version = query.version || "main";
+  const asked = useAnswer<SnapshotPage>(inPlace(place, "snapshot"), { repository, version, against: query.against });
+  const refs = useAnswer<Refs>(inPlace(place, "refs"), { repository });
+  const [shown, setShown] = useState(4);
+  return <Answered asked={asked}>{(page) => {
+    const { commit } = page;
+    const [title = "", ...rest] = commit.message.trim().split("\n");
+    return (
+      <div className="stack">
+        <section className="card stack">
+          <div className="row"><h2 className="grow" style={{ fontSize: 18 }}>{title || "(no message)"}</h2><Names commit={commit} place={place} repository={repository} /></div>
+          {rest.join("\n").trim() && <pre>{rest.join("\n").trim()}</pre>}
+          <div className="row soft small" style={{ gap: 18 }}>
+            <span className="mono">{commit.id}</span><span>{exact(commit.written_at)} · <Time at={commit.written_at} /></span>
+            {commit.maker && <span>by <MadeBy maker={commit.maker} /></span>}
+            {commit.parent_id && <span>parent <Id id={commit.parent_id} place={place} repository={repository} /></span>}
+          </div>
+          <div className="figures">
+            {page.against !== null && <><div><b style={{ color: "var(--good)" }}>+{count(page.added)}</b><span className="soft small">added</span></div><div><b style={{ color: "var(--warn)" }}>{count(page.changed)}</b><span className="soft small">changed</span></div>
+              <div><b style={{ color: "var(--bad)" }}>−{count(page.removed)}</b><span className="soft small">removed</span></div>{page.moved > 0 && <div><b>{count(page.moved)}</b><span className="soft small">moved</span></div>}<div><b>{count(page.chunks)}</b><span className="soft small">chunks written</span></div></>}
+            <div><b>{count(page.manifests)}</b><span className="soft small">{page.manifests === 1 ? "manifest" : "manifests"}, {size(page.manifest_bytes)}</span></div>
+          </div>
+          <form className="row" onSubmit={(event) => event.preventDefault()}>
+            <label>Compared with
+              <select value={query.against ?? ""} onChange={(event) => go(href(place, repository, "snapshot", { ...query, against: event.target.value }))}>
+                <option value="">its parent{commit.parent_id ? ` ${shortId(commit.parent_id)}` : ""}</option>
+                {query.against && !(query.against in { ...refs.answer?.branches, ...refs.answer?.tags }) && <option value={query.against}>{query.against}</option>}
+                {Object.keys(refs.answer?.branches ?? {}).map((name) => <option key={name} value={`branch:${name}`}>branch {name}</option>)}
+                {Object.keys(refs.answer?.tags ?? {}).map((name) => <option key={`t${name}`} value={`tag:${name}`}>tag {name}</option>)}
+              </select></label>
+            <a className="badge" href={href(place, repository, "history", { version: commit.id })}>History up to here</a>
+          </form>
+          {page.unknown && <p className="hint">What changed is not known: {page.unknown}</p>}
+        </section>
+        <div className="two">
+          <div className="stack">
+            {page.against !== null && page.arrays.slice(0, shown).map((node) => <Changed key={node.path} node={node} route={route} version={commit.id} against={page.against!} />)}
+            {page.arrays.length > shown && <button onClick={() => setShown(shown + 8)}>Show more of {several(page.arrays.length, "changed array")}</button>}
+            {page.arrays.length === 0 && <ContentsView key={`${commit.id} ${page.against}`} route={route} version={commit.id} against={page.against ?? ""} />}
+          </div>
+          <div className="stack">
+            {page.arrays.length > 0 && <ContentsView key={`${commit.id} ${page.against}`} route={route} version={commit.id} against={page.against ?? ""} />}
+            {page.checks.length > 0 && <section className="card stack"><h2>Checks</h2><div className="scroll"><table><tbody>{page.checks.map((one, at) => (
+              <tr key={at}><td><span className={`badge ${one.passed === "passed" ? "added" : "removed"}`}>{one.passed}</span></td><td>{one.check}</td><td>{one.subject}</td><td>{one.value}</td><td>{one.text}</td></tr>))}</tbody></table></div></section>}
+            {Object.keys(commit.metadata).length > 0 && <section className="card stack"><h2>Metadata of the commit</h2><Facts pairs={Object.entries(commit.metadata).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : String(value)])} /></section>}
+          </div>
+        </div>
+      </div>
+    );
+  }}</Answered>;
+}

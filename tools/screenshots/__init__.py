@@ -1,0 +1,1 @@
+"""Pictures of the repository browser for the documentation, made by `make screenshots`."""
