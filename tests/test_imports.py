@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_icechunk"
-ENGINE = {"api", "engine", "exceptions", "spark", "testing"}
+ENGINE = {"api", "browser", "engine", "exceptions", "spark", "testing"}
 COSTLY = ["boto3", "numpy", "pyspark", "zarr", "zstandard"]
 
 # Imports the modules one after the other and notes the unwanted packages each is the first to bring

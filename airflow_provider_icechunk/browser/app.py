@@ -30,7 +30,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from . import arrays, contents, history, models, pictures, upkeep
-from .bounds import Limits, bounded
+from .bounds import RequestLimits, bounded
 from .places import Places, Shelf
 
 STATIC = Path(__file__).parent / "static"
@@ -53,8 +53,8 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_LOOKING = Limits()
-_MEASURING = Limits(seconds=60.0, requests=50_000, bytes=1 << 30)
+_LOOKING = RequestLimits()
+_MEASURING = RequestLimits(seconds=60.0, requests=50_000, bytes=1 << 30)
 
 Text = Annotated[str, Query(min_length=1, max_length=1024)]
 Maybe = Annotated[str | None, Query(max_length=1024)]
@@ -68,7 +68,7 @@ class Desk:
     shelf: Shelf
     list_places: Callable[[Request], list[models.PlaceFacts]]
     host: Literal["airflow", "standalone"]
-    differences: contents.Differences = field(default_factory=contents.Differences)
+    differences: contents.VersionDifferences = field(default_factory=contents.VersionDifferences)
     trees: contents.Trees = field(default_factory=contents.Trees)
 
 
@@ -135,7 +135,7 @@ def _ask(
     place: str,
     repository: str,
     question: Callable[[Desk, Repository], Found],
-    limits: Limits = _LOOKING,
+    limits: RequestLimits = _LOOKING,
 ) -> Found:
     """The answer to a question about a repository, within the limits of a request."""
     desk = _desk(request)
@@ -203,7 +203,9 @@ def summary(
 
 
 @readers.get("/refs")
-def refs(request: Request, response: Response, connection_id: str, repository: Text) -> models.Refs:
+def refs(
+    request: Request, response: Response, connection_id: str, repository: Text
+) -> models.RefNames:
     """Branches and tags."""
     return _ask(
         request, response, connection_id, repository, lambda _, repo: history.read_refs(repo)
@@ -374,12 +376,12 @@ def read_wanted(
     box: Annotated[str, Query(max_length=200)] = "",
     height: Annotated[int, Query(ge=1, le=pictures.MOST_SIDE)] = 360,
     width: Annotated[int, Query(ge=1, le=pictures.MOST_SIDE)] = 640,
-) -> pictures.Wanted:
+) -> pictures.PicturePart:
     """Which part of an array to draw."""
     corners = read_numbers(box, "box")
     if corners and len(corners) != 4:
         raise InvalidInputError("box has four numbers: first row, end, first column, end")
-    return pictures.Wanted(
+    return pictures.PicturePart(
         rows,
         columns,
         read_numbers(at, "at"),
@@ -397,7 +399,7 @@ def read_numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(int(one) for one in parts)
 
 
-Part = Annotated[pictures.Wanted, Depends(read_wanted)]
+Part = Annotated[pictures.PicturePart, Depends(read_wanted)]
 
 
 @readers.get("/picture")

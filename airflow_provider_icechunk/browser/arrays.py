@@ -25,8 +25,8 @@ from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind
 
-from .contents import Differences, data_type
-from .models import ArrayFacts, Axis, Cell, ChunkKinds, ChunkMap, CoverageFacts
+from .contents import VersionDifferences, data_type
+from .models import ArrayFacts, AxisFacts, Cell, ChunkKinds, ChunkMap, CoverageFacts
 from .texts import as_json, bounded, cut
 
 _MOST_CELLS = 256
@@ -73,7 +73,7 @@ def item_size(document: Mapping[str, Any]) -> int:
     return int(digits) // 8 if digits in ("8", "16", "32", "64", "128") else 16
 
 
-def axes_of(session: Session, node: Node) -> list[Axis]:
+def axes_of(session: Session, node: Node) -> list[AxisFacts]:
     """The dimensions of an array, with what their coordinates say of them."""
     document = array_document(node)
     axes = []
@@ -82,7 +82,7 @@ def axes_of(session: Session, node: Node) -> list[Axis]:
         coordinate = None if name is None else find_coordinate(session, node, name, length)
         about = {} if coordinate is None else attributes_of(document_of(coordinate))
         axes.append(
-            Axis(
+            AxisFacts(
                 name=cut(name, 200) if name else f"dim {number}",
                 length=length,
                 chunk=document.chunk_shape[number],
@@ -173,7 +173,7 @@ def read_chunk_map(
     version: str,
     path: str,
     against: str | None,
-    differences: Differences,
+    differences: VersionDifferences,
     *,
     rows: int | None = None,
     columns: int | None = None,

@@ -29,7 +29,7 @@ from airflow_provider_icechunk.exceptions import Kind, ReadOnlyError, StorageErr
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """The most that one request may take."""
 
     seconds: float = 20.0
@@ -39,10 +39,10 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Meter:
+class RequestMeter:
     """What one request has taken so far."""
 
-    limits: Limits
+    limits: RequestLimits
     until: float
     requests: int = 0
     bytes: int = 0
@@ -61,13 +61,13 @@ class Meter:
             raise _too_much(f"{self.limits.seconds:g} seconds")
 
 
-_METER: ContextVar[Meter | None] = ContextVar("_METER", default=None)
+_METER: ContextVar[RequestMeter | None] = ContextVar("_METER", default=None)
 
 
 @contextmanager
-def bounded(limits: Limits) -> Iterator[Meter]:
+def bounded(limits: RequestLimits) -> Iterator[RequestMeter]:
     """Everything that the block reads through a `BoundedStorage` counts, in its threads too."""
-    meter = Meter(limits, time.monotonic() + limits.seconds)
+    meter = RequestMeter(limits, time.monotonic() + limits.seconds)
     token = _METER.set(meter)
     try:
         with allowing(for_web_pages()):

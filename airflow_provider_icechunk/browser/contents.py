@@ -37,7 +37,7 @@ _CHECK_COLUMNS = ("check", "subject", "value", "limit", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class MarkedChanges:
     """What differs between two versions, by path."""
 
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Changes:
     """Marked nodes below each group."""
 
     @classmethod
-    def of(cls, diff: Diff) -> Changes:
+    def of(cls, diff: Diff) -> MarkedChanges:
         """The marks of a difference."""
         marks: dict[str, Mark] = dict.fromkeys(diff.chunk_columns, "changed")
         marks |= dict.fromkeys(diff.updated_groups | diff.updated_arrays, "changed")
@@ -61,17 +61,17 @@ class Changes:
         return cls(marks, diff.chunk_columns, below)
 
 
-class Differences:
+class VersionDifferences:
     """Differences between versions, which never change, kept for a while."""
 
     def __init__(self) -> None:
-        self._kept = Memory[Changes](64, 600.0)
+        self._kept = Memory[MarkedChanges](16, 600.0)
 
-    def between(self, repository: Repository, older: str, newer: str) -> Changes:
+    def between(self, repository: Repository, older: str, newer: str) -> MarkedChanges:
         """What differs from one snapshot to another, whether or not one descends from the other."""
         core = repository.core
         key = (repository.storage.location, older, newer)
-        return self._kept.get(key, lambda: Changes.of(_difference(core, older, newer)))
+        return self._kept.get(key, lambda: MarkedChanges.of(_difference(core, older, newer)))
 
     def against(self, repository: Repository, snapshot: Snapshot, other: str | None) -> str | None:
         """The version to compare with: a named one, or the parent."""
@@ -110,7 +110,7 @@ def read_snapshot(
     repository: Repository,
     version: str,
     against: str | None,
-    differences: Differences,
+    differences: VersionDifferences,
     page_of: PageOf,
 ) -> SnapshotPage:
     """One snapshot and what it changed against its parent, or against any other version."""
@@ -119,7 +119,7 @@ def read_snapshot(
     snapshot = core.objects.snapshot(listed(core, identity))
     refs = read_refs(repository)
     other = differences.against(repository, snapshot, against)
-    changes, unknown = Changes(), None
+    changes, unknown = MarkedChanges(), None
     if other is not None:
         try:
             changes = differences.between(repository, other, identity)
@@ -197,7 +197,7 @@ def read_tree(
     version: str,
     against: str | None,
     trees: Trees,
-    differences: Differences,
+    differences: VersionDifferences,
     *,
     path: str = "/",
     search: str = "",
@@ -216,7 +216,7 @@ def read_tree(
             f"no group or array at {top[:200]!r} in snapshot {identity}", kind=Kind.NODE_NOT_FOUND
         )
     other = differences.against(repository, snapshot, against)
-    changes = Changes() if other is None else differences.between(repository, other, identity)
+    changes = MarkedChanges() if other is None else differences.between(repository, other, identity)
     gone = sorted(one for one, mark in changes.marks.items() if mark == "removed")
     if search:
         known = [*snapshot.nodes, *(one for one in gone if one not in snapshot.nodes)]
@@ -247,7 +247,7 @@ def read_tree(
     )
 
 
-def node_facts(node: Node, changes: Changes, children: int = 0) -> NodeFacts:
+def node_facts(node: Node, changes: MarkedChanges, children: int = 0) -> NodeFacts:
     """A node as the tree shows it."""
     try:
         document = parse_node(node.user_data, rectilinear=True)
@@ -274,7 +274,7 @@ def node_facts(node: Node, changes: Changes, children: int = 0) -> NodeFacts:
     )
 
 
-def _without_document(path: str, changes: Changes, children: int) -> NodeFacts:
+def _without_document(path: str, changes: MarkedChanges, children: int) -> NodeFacts:
     """A node that was removed, or a group that nobody declared."""
     return NodeFacts(
         path=path,

@@ -21,7 +21,7 @@ from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 
-from .models import CommitFacts, HistoryPage, MakerFacts, Refs, Touched
+from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched
 from .places import Maker
 from .texts import as_json, cut
 
@@ -62,12 +62,12 @@ class Filter:
 PageOf = Callable[[Maker], str | None]
 
 
-def read_refs(repository: Repository) -> Refs:
+def read_refs(repository: Repository) -> RefNames:
     """Branches and tags; of very many the first, `main` always among them."""
     core = repository.core
     branches, tags = core.refs.branches(), core.refs.tags()
     names = sorted(branches, key=lambda name: (name != "main", name))
-    return Refs(
+    return RefNames(
         branches={name: core.format_id(branches[name]) for name in names[:_MOST_NAMES]},
         tags={name: core.format_id(tags[name]) for name in sorted(tags)[:_MOST_NAMES]},
         more_branches=max(0, len(branches) - _MOST_NAMES),
@@ -115,7 +115,7 @@ def read_page(
     )
 
 
-def heads(refs: Refs) -> list[str]:
+def heads(refs: RefNames) -> list[str]:
     """Where the history of all branches begins; of very many branches, that of the first."""
     return list(dict.fromkeys(list(refs.branches.values())[:_MOST_BRANCHES]))
 
@@ -131,7 +131,7 @@ def read_cursor(text: str) -> list[str]:
 def commit_facts(
     core: Core,
     snapshot: Snapshot,
-    refs: Refs,
+    refs: RefNames,
     page_of: PageOf,
     *,
     metadata: bool = False,
@@ -183,7 +183,7 @@ def _rank(snapshot: Snapshot) -> tuple[int, bytes, Snapshot]:
     return (-snapshot.flushed_at, bytes(snapshot.id), snapshot)
 
 
-def _node(core: Core, path: str, refs: Refs) -> NodeId:
+def _node(core: Core, path: str, refs: RefNames) -> NodeId:
     """The id of the array or group at a path in the newest version of some branch."""
     for tip in heads(refs):
         found = core.objects.snapshot(listed(core, tip)).nodes.get("/" + path.strip("/"))

@@ -77,7 +77,7 @@ class CommitFacts(Answer):
     metadata: dict[str, Any] = {}
 
 
-class Refs(Answer):
+class RefNames(Answer):
     """Branches and tags with their snapshots."""
 
     branches: dict[str, str]
@@ -110,7 +110,8 @@ class Summary(Answer):
     groups: int
     references: int
     """Chunk references in the newest version of `main`."""
-    logical_bytes: int
+    logical_bytes: int | None
+    """`None` where there are too many arrays to add up at a glance."""
     manifest_bytes: int
     checks_passed: bool | None = None
     """What the checks before the newest commit of the default branch found, if any ran."""
@@ -176,7 +177,7 @@ class ChunkKinds(Answer):
     stored_bytes: int = 0
 
 
-class Axis(Answer):
+class AxisFacts(Answer):
     """A dimension of an array."""
 
     name: str
@@ -195,7 +196,7 @@ class ArrayFacts(Answer):
     snapshot_id: str
     path: str
     data_type: str
-    axes: list[Axis]
+    axes: list[AxisFacts]
     fill_value: str
     codecs: list[dict[str, Any]]
     attributes: dict[str, Any]
@@ -224,7 +225,7 @@ class ChunkMap(Answer):
     chunks_changed: int
 
 
-class Statistics(Answer):
+class ShownStatistics(Answer):
     """Of the values that are shown."""
 
     count: int
@@ -257,7 +258,7 @@ class Picture(Answer):
     values: str = ""
     """Base64 of little-endian 32-bit floats, row by row; not a number where nothing is."""
     texts: list[str] = []
-    statistics: Statistics
+    statistics: ShownStatistics
     units: str | None = None
     long_name: str | None = None
     chunks_read: int
@@ -290,7 +291,7 @@ class Cell(Answer):
     checksum: str | None = None
 
 
-class Size(Answer):
+class SizeFacts(Answer):
     """The size of one version or array."""
 
     name: str
@@ -300,7 +301,7 @@ class Size(Answer):
     virtual_bytes: int
 
 
-class Files(Answer):
+class FileFacts(Answer):
     """Files of one kind."""
 
     name: str
@@ -313,12 +314,12 @@ class Files(Answer):
 class Sizes(Answer):
     """What a repository takes."""
 
-    files: list[Files]
-    branches: list[Size]
-    tags: list[Size]
-    arrays: list[Size]
+    files: list[FileFacts]
+    branches: list[SizeFacts]
+    tags: list[SizeFacts]
+    arrays: list[SizeFacts]
     """Of `main`, or of the first branch; the largest."""
-    ages: list[Size]
+    ages: list[SizeFacts]
     """Chunks of the newest version of each month."""
     snapshots: int
 
@@ -333,7 +334,7 @@ class DryRun(Answer):
     refs: list[tuple[str, int, str]] = []
 
 
-class Finding(Answer):
+class FindingFacts(Answer):
     """Something that a check of a repository found."""
 
     severity: str
@@ -348,7 +349,7 @@ class Verified(Answer):
 
     ok: bool
     checked: dict[str, int]
-    findings: list[Finding]
+    findings: list[FindingFacts]
 
 
 class CoverageFacts(Answer):

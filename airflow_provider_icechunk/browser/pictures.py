@@ -40,7 +40,7 @@ from .arrays import (
     open_version,
     text_of,
 )
-from .models import Cell, Comparison, Picture, PictureAxis, Statistics
+from .models import Cell, Comparison, Picture, PictureAxis, ShownStatistics
 from .texts import cut
 
 MOST_SIDE = 1_024
@@ -59,7 +59,7 @@ _slots = threading.BoundedSemaphore(_AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PicturePart:
     """Which part of an array to draw."""
 
     rows: int | None = None
@@ -225,13 +225,13 @@ def _label(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else cut(str(value), 100)
 
 
-def draw(repository: Repository, version: str, path: str, wanted: Wanted) -> Picture:
+def draw(repository: Repository, version: str, path: str, wanted: PicturePart) -> Picture:
     """Two dimensions of an array as an image, one as a line, texts as a table."""
     picture, _ = _draw(open_version(repository, version), path, wanted)
     return picture
 
 
-def _draw(session: Session, path: str, wanted: Wanted) -> tuple[Picture, NDArray[Any]]:
+def _draw(session: Session, path: str, wanted: PicturePart) -> tuple[Picture, NDArray[Any]]:
     canvas = Canvas(session, path)
     if canvas.kind == "none":
         raise InvalidInputError(f"{canvas.node.path} has no values: a side of it has length 0")
@@ -279,7 +279,7 @@ def _draw(session: Session, path: str, wanted: Wanted) -> tuple[Picture, NDArray
             texts=texts,
             statistics=statistics(numbers)
             if not texts
-            else Statistics(count=len(texts), missing=0),
+            else ShownStatistics(count=len(texts), missing=0),
             units=text_of(canvas.attributes, "units"),
             long_name=text_of(canvas.attributes, "long_name"),
             chunks_read=read,
@@ -290,7 +290,7 @@ def _draw(session: Session, path: str, wanted: Wanted) -> tuple[Picture, NDArray
     )
 
 
-def _axes(canvas: Canvas, wanted: Wanted) -> list[int]:
+def _axes(canvas: Canvas, wanted: PicturePart) -> list[int]:
     """The dimensions of a picture: those that were asked for, or the last two."""
     ndim = len(canvas.shape)
     if canvas.kind == "value":
@@ -328,7 +328,7 @@ def _check_position(canvas: Canvas, at: Sequence[int], skip: Sequence[int] = ())
             )
 
 
-def _spans(canvas: Canvas, axes: Sequence[int], wanted: Wanted) -> list[tuple[int, int]]:
+def _spans(canvas: Canvas, axes: Sequence[int], wanted: PicturePart) -> list[tuple[int, int]]:
     whole = [(0, canvas.shape[axis]) for axis in axes]
     if wanted.box is None or not axes:
         return whole
@@ -370,13 +370,13 @@ def scaled(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float
     return numbers
 
 
-def statistics(numbers: NDArray[np.float64]) -> Statistics:
+def statistics(numbers: NDArray[np.float64]) -> ShownStatistics:
     """Of the values that are there. Pure."""
     there = numbers[np.isfinite(numbers)]
     missing = int(numbers.size - there.size)
     if not there.size:
-        return Statistics(count=0, missing=missing)
-    return Statistics(
+        return ShownStatistics(count=0, missing=missing)
+    return ShownStatistics(
         count=int(there.size),
         missing=missing,
         minimum=float(there.min()),
@@ -402,7 +402,9 @@ def _texts(values: NDArray[Any]) -> list[str]:
     ]
 
 
-def compare(repository: Repository, left: str, right: str, path: str, wanted: Wanted) -> Comparison:
+def compare(
+    repository: Repository, left: str, right: str, path: str, wanted: PicturePart
+) -> Comparison:
     """An array in two versions, and right minus left where both can be subtracted."""
     before, old = _draw(open_version(repository, left), path, wanted)
     after, new = _draw(open_version(repository, right), path, wanted)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 
 from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import InvalidInputError

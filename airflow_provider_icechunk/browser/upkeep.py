@@ -18,11 +18,13 @@ from airflow_provider_icechunk.exceptions import IcechunkError
 
 from .arrays import document_of, item_size
 from .history import PageOf, commit_facts, read_refs
-from .models import DryRun, Files, Finding, Size, Sizes, Summary, Verified
+from .models import DryRun, FileFacts, FindingFacts, SizeFacts, Sizes, Summary, Verified
 from .texts import cut
 
 _MOST_ROWS = 200
 _MOST_EVENTS = 200
+_MOST_ARRAYS = 500
+"""Whose sizes are added up for a glance; of more, their metadata would take too long to read."""
 
 
 def read_summary(repository: Repository, path: str, page_of: PageOf) -> Summary:
@@ -43,9 +45,11 @@ def read_summary(repository: Repository, path: str, page_of: PageOf) -> Summary:
             "groups": len(snapshot.nodes) - len(arrays),
             "references": sum(one.num_chunk_refs for one in files),
             "manifest_bytes": sum(one.size_bytes for one in files),
-            "logical_bytes": sum(
+            "logical_bytes": None
+            if len(arrays) > _MOST_ARRAYS
+            else sum(
                 math.prod(array_document(node).shape) * item_size(document_of(node))
-                for node in arrays[:_MOST_ROWS]
+                for node in arrays
             ),
         }
         report = snapshot.metadata.get(CHECKS_KEY)
@@ -89,7 +93,7 @@ def read_sizes(repository: Repository) -> Sizes:
     largest = sorted(arrays.items(), key=lambda item: -_bytes(item[1]))[:_MOST_ROWS]
     return Sizes(
         files=[
-            Files(
+            FileFacts(
                 name=name,
                 count=one.count,
                 bytes=one.bytes,
@@ -106,9 +110,9 @@ def read_sizes(repository: Repository) -> Sizes:
     )
 
 
-def _ages(repository: Repository, found: measuring.Measurement, tip: str | None) -> list[Size]:
+def _ages(repository: Repository, found: measuring.Measurement, tip: str | None) -> list[SizeFacts]:
     """The size of the newest version of each month of one branch, oldest first."""
-    months: dict[str, Size] = {}
+    months: dict[str, SizeFacts] = {}
     if tip is None:
         return []
     for info in repository.ancestry(snapshot_id=tip):
@@ -122,8 +126,8 @@ def _bytes(one: measuring.Size) -> int:
     return one.native_bytes + one.inline_bytes + one.virtual_bytes
 
 
-def _size(name: str, one: measuring.Size) -> Size:
-    return Size(
+def _size(name: str, one: measuring.Size) -> SizeFacts:
+    return SizeFacts(
         name=cut(name, 500),
         chunks=one.native_chunks + one.inline_chunks + one.virtual_chunks,
         native_bytes=one.native_bytes,
@@ -172,7 +176,7 @@ def verify(repository: Repository) -> Verified:
         ok=report.ok,
         checked=dict(report.checked),
         findings=[
-            Finding(
+            FindingFacts(
                 severity=one.severity.value,
                 code=one.code.value,
                 where=cut(one.where, 500),

@@ -10,7 +10,7 @@ the views that took their place.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -23,15 +23,16 @@ from airflow.configuration import conf
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse
 
-from airflow_provider_icechunk.browser.app import build_app
 from airflow_provider_icechunk.browser.models import PlaceFacts
-from airflow_provider_icechunk.browser.places import Maker
 from airflow_provider_icechunk.compat import AirflowNotFoundException
-from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import NotFoundError
 from airflow_provider_icechunk.hooks.connection import CONN_TYPE, build_storage
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.links.snapshot import PREFIX, ROUTE
+
+if TYPE_CHECKING:
+    from airflow_provider_icechunk.browser.places import Maker
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 _TRIES = 2
 """How often a storage request is sent: a person is waiting."""
@@ -42,6 +43,8 @@ old = APIRouter()
 
 def build_pages() -> FastAPI:
     """The application to mount, without API docs, which would be public."""
+    from airflow_provider_icechunk.browser.app import build_app
+
     everybody = [
         Depends(check_switched_on),
         Depends(requires_authenticated()),
@@ -73,18 +76,17 @@ def readable_connections(request: Request) -> list[PlaceFacts]:
     """The Icechunk connections in Airflow's tables that the user may read."""
     from airflow.models.connection import Connection
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     allowed = get_auth_manager().get_authorized_connections(
         user=request.state.icechunk_user, method="GET"
     )
-    wanted = (
-        select(Connection.conn_id, Connection.host, Connection.description)
-        .where(Connection.conn_type == CONN_TYPE)
-        .order_by(Connection.conn_id)
-    )
     with create_session() as session:
-        rows = session.execute(wanted).all()
+        rows = (
+            session.query(Connection.conn_id, Connection.host, Connection.description)
+            .filter(Connection.conn_type == CONN_TYPE)
+            .order_by(Connection.conn_id)
+            .all()
+        )
     found = [row for row in rows if row.conn_id in allowed]
     return [
         PlaceFacts(id=row.conn_id, title=row.conn_id, location=row.description or row.host or "")

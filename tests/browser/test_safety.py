@@ -16,8 +16,8 @@ from support.browsing import SCRIPT, Ask, TestClient
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser import app as application
 from airflow_provider_icechunk.browser import pictures
-from airflow_provider_icechunk.browser.bounds import BoundedStorage, Limits, bounded
-from airflow_provider_icechunk.browser.contents import Differences, Trees, read_tree
+from airflow_provider_icechunk.browser.bounds import BoundedStorage, RequestLimits, bounded
+from airflow_provider_icechunk.browser.contents import Trees, VersionDifferences, read_tree
 from airflow_provider_icechunk.browser.places import Memory, check_path
 from airflow_provider_icechunk.engine.storage.base import Anything
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
@@ -121,9 +121,11 @@ def test_the_storage_below_refuses_to_write_and_to_delete() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(requests=1), Limits(bytes=10), Limits(seconds=-1)], ids=str
+    "limits",
+    [RequestLimits(requests=1), RequestLimits(bytes=10), RequestLimits(seconds=-1)],
+    ids=str,
 )
-def test_a_request_ends_at_each_of_its_limits(root: Path, limits: Limits) -> None:
+def test_a_request_ends_at_each_of_its_limits(root: Path, limits: RequestLimits) -> None:
     repository = Repository.open(
         BoundedStorage(local_filesystem_storage(root / "weather"))  # type: ignore[arg-type]
     )
@@ -137,8 +139,8 @@ def test_limits_hold_in_the_threads_of_zarr_too(root: Path) -> None:
     repository = Repository.open(
         BoundedStorage(local_filesystem_storage(root / "weather"))  # type: ignore[arg-type]
     )
-    with bounded(Limits(bytes=20_000)), pytest.raises(IcechunkError) as caught:
-        pictures.draw(repository, "main", "/surface/temperature", pictures.Wanted())
+    with bounded(RequestLimits(bytes=20_000)), pytest.raises(IcechunkError) as caught:
+        pictures.draw(repository, "main", "/surface/temperature", pictures.PicturePart())
     assert caught.value.kind is Kind.LIMIT_EXCEEDED
 
 
@@ -165,7 +167,7 @@ def test_a_huge_array_is_drawn_out_of_a_bounded_number_of_chunks(tmp_path: Path)
     )
     array[:512, :512] = 1.0
     session.commit("huge")
-    found = pictures.draw(repository, "main", "/a", pictures.Wanted())
+    found = pictures.draw(repository, "main", "/a", pictures.PicturePart())
     assert found.sampled
     assert found.chunks_total == 2048 * 2048
     assert found.chunks_read * 512 * 512 * 8 <= 64 << 20
@@ -174,7 +176,7 @@ def test_a_huge_array_is_drawn_out_of_a_bounded_number_of_chunks(tmp_path: Path)
     one(session.store, name="b", shape=(1 << 14, 1 << 14), chunks=(1 << 14, 1 << 14), dtype="f8")
     session.commit("one chunk too large for a page")
     with pytest.raises(IcechunkError) as caught:
-        pictures.draw(repository, "main", "/b", pictures.Wanted())
+        pictures.draw(repository, "main", "/b", pictures.PicturePart())
     assert caught.value.kind is Kind.LIMIT_EXCEEDED
 
 
@@ -199,7 +201,7 @@ def test_a_tree_of_20_000_nodes_is_answered_out_of_few_documents(
         return parse(*given, **named)
 
     monkeypatch.setattr(contents, "parse_node", counted)
-    trees, differences = Trees(), Differences()
+    trees, differences = Trees(), VersionDifferences()
     page = read_tree(repository, "main", "none", trees, differences, path="/g3", limit=200)
     assert (len(page.nodes), page.total) == (200, 999)
     assert parsed == 200

@@ -135,14 +135,14 @@ def test_a_chunk_map_shows_what_is_there_missing_and_written(ask: Ask) -> None:
 
 def test_a_large_grid_shares_cells_and_shows_a_single_chunk(ask: Ask, tmp_path: Path) -> None:
     from airflow_provider_icechunk.browser.arrays import read_chunk_map
-    from airflow_provider_icechunk.browser.contents import Differences
+    from airflow_provider_icechunk.browser.contents import VersionDifferences
 
     repository = Repository.create(local_filesystem_storage(tmp_path))
     session = repository.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(100_000,), chunks=(1,), dtype="i1")
     array[77_777] = 1
     session.commit("one chunk of many")
-    found = read_chunk_map(repository, "main", "/a", None, Differences())
+    found = read_chunk_map(repository, "main", "/a", None, VersionDifferences())
     present = np.frombuffer(base64.b64decode(found.present), np.uint8)
     assert (len(present), int((present > 0).sum())) == (256, 1)
     assert int(present.argmax()) == 77_777 * 256 // 100_000
@@ -231,7 +231,9 @@ def test_every_generation_can_be_looked_at(tmp_path: Path, generation: str) -> N
     start = history.heads(history.read_refs(made))
     page = history.read_page(made, start, history.Filter(), limit=10, page_of=lambda _: None)
     assert page.commits[0].id == head
-    found = contents.read_snapshot(made, "main", None, contents.Differences(), lambda _: None)
+    found = contents.read_snapshot(
+        made, "main", None, contents.VersionDifferences(), lambda _: None
+    )
     assert found.added >= 1
-    assert pictures.draw(made, "main", "/a", pictures.Wanted()).statistics.mean == 3
+    assert pictures.draw(made, "main", "/a", pictures.PicturePart()).statistics.mean == 3
     assert upkeep.read_summary(made, ".", lambda _: None).arrays == 1

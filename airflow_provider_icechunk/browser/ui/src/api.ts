@@ -12,7 +12,7 @@ export type Refs = { branches: Record<string, string>; tags: Record<string, stri
 export type HistoryPage = { commits: Commit[]; cursor: string | null; examined: number; examined_to: string | null };
 export type Summary = {
   path: string; location: string; generation: string; head: Commit | null; branches: number; tags: number; arrays: number;
-  groups: number; references: number; logical_bytes: number; manifest_bytes: number; checks_passed: boolean | null;
+  groups: number; references: number; logical_bytes: number | null; manifest_bytes: number; checks_passed: boolean | null;
   last_collection: string | null; last_expiry: string | null;
 };
 export type Mark = "added" | "changed" | "removed" | "moved";

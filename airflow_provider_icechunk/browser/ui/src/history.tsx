@@ -13,12 +13,12 @@ function Graph({ row, width, linked, dark }: { row: Row; width: number; linked: 
   const colour = (lane: number) => laneColour(lane, dark);
   const middle = TALL / 2;
   return (
-    <svg width={x(width - 1) + 18} height="100%" viewBox={`0 0 ${x(width - 1) + 18} ${TALL}`} preserveAspectRatio="none" aria-hidden="true">
-      {linked && row.through.map((lane) => <path key={lane} d={`M${x(lane)} 0V${TALL}`} stroke={colour(lane)} strokeWidth="2" fill="none" />)}
-      {linked && row.comes && <path d={`M${x(row.lane)} 0V${middle}`} stroke={colour(row.lane)} strokeWidth="2" />}
-      {linked && row.goesOn && <path d={`M${x(row.lane)} ${middle}V${TALL}`} stroke={colour(row.lane)} strokeWidth="2" />}
+    <svg width={x(width - 1) + 18} height="100%" viewBox={`0 0 ${x(width - 1) + 18} ${TALL}`} preserveAspectRatio="none" overflow="visible" aria-hidden="true">
+      {linked && row.through.map((lane) => <path key={lane} d={`M${x(lane)} -1V${TALL + 1}`} stroke={colour(lane)} strokeWidth="2" fill="none" />)}
+      {linked && row.comes && <path d={`M${x(row.lane)} -1V${middle}`} stroke={colour(row.lane)} strokeWidth="2" />}
+      {linked && row.goesOn && <path d={`M${x(row.lane)} ${middle}V${TALL + 1}`} stroke={colour(row.lane)} strokeWidth="2" />}
       {linked && row.joining.map((lane) => (
-        <path key={lane} d={`M${x(lane)} 0C${x(lane)} ${middle * 0.8} ${x(row.lane)} ${middle * 0.3} ${x(row.lane)} ${middle}`} stroke={colour(lane)} strokeWidth="2" fill="none" />
+        <path key={lane} d={`M${x(lane)} -1V0C${x(lane)} ${middle * 0.8} ${x(row.lane)} ${middle * 0.3} ${x(row.lane)} ${middle}`} stroke={colour(lane)} strokeWidth="2" fill="none" />
       ))}
       <circle cx={x(row.lane)} cy={middle} r="5" fill={colour(linked ? row.lane : 0)} stroke="var(--raised)" strokeWidth="2" />
     </svg>

@@ -77,7 +77,7 @@ function Card({ place, path }: { place: string; path: string }): React.ReactElem
       {found && (
         <>
           {found.head && <p className="small">{firstLine(found.head.message)}<span className="soft"> · <Time at={found.head.written_at} /></span></p>}
-          <p className="soft small">{several(found.arrays, "array")} · {size(found.logical_bytes)} of values · {several(found.references, "chunk")} · {several(found.branches, "branch", "branches")} · {several(found.tags, "tag")}</p>
+          <p className="soft small">{several(found.arrays, "array")} · {found.logical_bytes !== null && <>{size(found.logical_bytes)} of values · </>}{several(found.references, "chunk")} · {several(found.branches, "branch", "branches")} · {several(found.tags, "tag")}</p>
           <div className="row" style={{ gap: 6 }}>
             {found.checks_passed === true && <span className="badge added">checks passed</span>}
             {found.checks_passed === false && <span className="badge removed">checks failed</span>}

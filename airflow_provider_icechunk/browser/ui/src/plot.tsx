@@ -112,9 +112,10 @@ function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: 
   const places = labelled(columns, most);
   for (const at of places) {
     const x = LEFT + ((at + 0.5) / columns.labels.length) * width;
-    pen.textAlign = at === places[0] ? "left" : at === places.at(-1) ? "right" : "center";
+    const text = short(columns.labels[at]!), half = pen.measureText(text).width / 2;
+    pen.textAlign = "center";
     pen.fillRect(x, TOP + height, 1, 4);
-    pen.fillText(short(columns.labels[at]!), at === places[0] ? Math.max(LEFT, x - 20) : at === places.at(-1) ? Math.min(LEFT + width, x + 30) : x, TOP + height + 7);
+    pen.fillText(text, Math.max(LEFT + half - 24, Math.min(LEFT + width - half + 12, x)), TOP + height + 7);
   }
   pen.textAlign = "center";
   pen.fillText(axisTitle(columns), LEFT + width / 2, TOP + height + 25);

@@ -12,8 +12,9 @@ function Bars({ title, sizes }: { title: string; sizes: Size[] }): React.ReactEl
   return (
     <section className="card stack" style={{ gap: 8 }}><h2>{title}</h2>
       {sizes.length === 0 && <p className="soft small">None.</p>}
-      <div className="scroll"><table><tbody>{sizes.slice(0, shown).map((one) => (
-        <tr key={one.name}><td>{one.name}</td><td style={{ width: "34%" }}><div className="bar" style={{ marginTop: 7 }}><i style={{ width: `${(100 * whole(one)) / most}%` }} /></div></td><td className="num">{size(whole(one))}</td><td className="num soft">{several(one.chunks, "chunk")}</td></tr>))}</tbody></table></div>
+      {sizes.slice(0, shown).map((one) => (
+        <div key={one.name}><div className="row" style={{ gap: 12 }}><span className="grow">{one.name}</span><span className="num">{size(whole(one))}</span><span className="num soft small">{several(one.chunks, "chunk")}</span></div>
+          <div className="bar"><i style={{ width: `${(100 * whole(one)) / most}%` }} /></div></div>))}
       {sizes.length > shown && <button className="plain" onClick={() => setShown(shown + 40)}>Show more of {count(sizes.length)}</button>}
     </section>
   );
