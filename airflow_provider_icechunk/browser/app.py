@@ -129,19 +129,38 @@ def _desk(request: Request) -> Desk:
     return found
 
 
-def _ask(
-    request: Request,
-    response: Response,
-    place: str,
-    repository: str,
-    question: Callable[[Desk, Repository], Found],
-    limits: RequestLimits = _LOOKING,
-) -> Found:
-    """The answer to a question about a repository, within the limits of a request."""
-    desk = _desk(request)
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Somebody asks about one repository."""
+
+    desk: Desk
+    place: str
+    repository: str
+
+    def answer(
+        self,
+        look: Callable[[Repository], Found],
+        limits: RequestLimits = _LOOKING,
+    ) -> Found:
+        """What `look` finds in the repository, within the limits of a request."""
+        with bounded(limits):
+            return look(self.desk.shelf.open(self.place, self.repository))
+
+    @property
+    def page_of(self) -> history.PageOf:
+        """The address of the page about a task."""
+        return self.desk.shelf.places.page_of
+
+
+def read_question(
+    request: Request, response: Response, connection_id: str, repository: Text
+) -> Question:
+    """Which repository a request is about."""
     response.headers.update({**HEADERS, "Cache-Control": "no-store"})
-    with bounded(limits):
-        return question(desk, desk.shelf.open(place, repository))
+    return Question(_desk(request), connection_id, repository)
+
+
+Asked = Annotated[Question, Depends(read_question)]
 
 
 @everybody.get("/")
@@ -189,35 +208,22 @@ def repositories(
 
 
 @readers.get("/summary")
-def summary(
-    request: Request, response: Response, connection_id: str, repository: Text
-) -> models.Summary:
+def summary(asked: Asked) -> models.Summary:
     """One repository at a glance."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda desk, repo: upkeep.read_summary(repo, repository, desk.shelf.places.page_of),
+    return asked.answer(
+        lambda repo: upkeep.read_summary(repo, asked.repository, asked.page_of),
     )
 
 
 @readers.get("/refs")
-def refs(
-    request: Request, response: Response, connection_id: str, repository: Text
-) -> models.RefNames:
+def refs(asked: Asked) -> models.RefNames:
     """Branches and tags."""
-    return _ask(
-        request, response, connection_id, repository, lambda _, repo: history.read_refs(repo)
-    )
+    return asked.answer(lambda repo: history.read_refs(repo))
 
 
 @readers.get("/history")
 def log(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     version: Maybe = None,
     cursor: Annotated[str | None, Query(max_length=4096)] = None,
     text: Maybe = None,
@@ -236,47 +242,35 @@ def log(
         history.read_time(until),
     )
 
-    def question(desk: Desk, repo: Repository) -> models.HistoryPage:
+    def look(repo: Repository) -> models.HistoryPage:
         if cursor:
             start = history.read_cursor(cursor)
         elif version:
             start = [find_version(repo, version)]
         else:
             start = history.heads(history.read_refs(repo))
-        return history.read_page(
-            repo, start, wanted, limit=limit, page_of=desk.shelf.places.page_of
-        )
+        return history.read_page(repo, start, wanted, limit=limit, page_of=asked.page_of)
 
-    return _ask(request, response, connection_id, repository, question)
+    return asked.answer(look)
 
 
 @readers.get("/snapshot")
 def snapshot(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     version: Text = "main",
     against: Maybe = None,
 ) -> models.SnapshotPage:
     """One snapshot and what it changed."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda desk, repo: contents.read_snapshot(
-            repo, version, against, desk.differences, desk.shelf.places.page_of
+    return asked.answer(
+        lambda repo: contents.read_snapshot(
+            repo, version, against, asked.desk.differences, asked.page_of
         ),
     )
 
 
 @readers.get("/tree")
 def tree(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     version: Text = "main",
     against: Maybe = None,
     path: Text = "/",
@@ -286,17 +280,13 @@ def tree(
     limit: Annotated[int, Query(ge=1, le=contents.MOST_NODES)] = 200,
 ) -> models.TreePage:
     """Some children of a group."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda desk, repo: contents.read_tree(
+    return asked.answer(
+        lambda repo: contents.read_tree(
             repo,
             version,
             against,
-            desk.trees,
-            desk.differences,
+            asked.desk.trees,
+            asked.desk.differences,
             path=path,
             search=search or "",
             only_marked=marked,
@@ -308,29 +298,19 @@ def tree(
 
 @readers.get("/array")
 def array(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     version: Text = "main",
 ) -> models.ArrayFacts:
     """The metadata of an array."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: arrays.read_array(repo, version, path),
+    return asked.answer(
+        lambda repo: arrays.read_array(repo, version, path),
     )
 
 
 @readers.get("/chunks")
 def chunks(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     version: Text = "main",
     against: Maybe = None,
@@ -338,34 +318,23 @@ def chunks(
     columns: Annotated[int | None, Query(ge=0, le=64)] = None,
 ) -> models.ChunkMap:
     """Which chunks of an array are there, and which were written."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda desk, repo: arrays.read_chunk_map(
-            repo, version, path, against, desk.differences, rows=rows, columns=columns
+    return asked.answer(
+        lambda repo: arrays.read_chunk_map(
+            repo, version, path, against, asked.desk.differences, rows=rows, columns=columns
         ),
     )
 
 
 @readers.get("/coverage")
 def coverage(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     version: Text = "main",
     dim: Maybe = None,
 ) -> models.CoverageFacts:
     """Which labels along a dimension are there."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: arrays.read_coverage(repo, version, path, dim or None),
+    return asked.answer(
+        lambda repo: arrays.read_coverage(repo, version, path, dim or None),
     )
 
 
@@ -404,113 +373,77 @@ Part = Annotated[pictures.PicturePart, Depends(read_wanted)]
 
 @readers.get("/picture")
 def picture(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     part: Part,
     version: Text = "main",
 ) -> models.Picture:
     """Values of an array, thinned out."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: pictures.draw(repo, version, path, part),
+    return asked.answer(
+        lambda repo: pictures.draw(repo, version, path, part),
     )
 
 
 @readers.get("/compare")
 def compare(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     part: Part,
     left: Text,
     right: Text = "main",
 ) -> models.Comparison:
     """An array in two versions, and their difference."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: pictures.compare(repo, left, right, path, part),
+    return asked.answer(
+        lambda repo: pictures.compare(repo, left, right, path, part),
     )
 
 
 @readers.get("/cell")
 def cell(
-    request: Request,
-    response: Response,
-    connection_id: str,
-    repository: Text,
+    asked: Asked,
     path: Text,
     at: Annotated[str, Query(max_length=1024)] = "",
     version: Text = "main",
 ) -> models.Cell:
     """One value, and where its bytes are."""
     place = read_numbers(at, "at")
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: pictures.read_cell(repo, version, path, place),
+    return asked.answer(
+        lambda repo: pictures.read_cell(repo, version, path, place),
     )
 
 
 @readers.get("/sizes")
-def sizes(
-    request: Request, response: Response, connection_id: str, repository: Text
-) -> models.Sizes:
+def sizes(asked: Asked) -> models.Sizes:
     """Sizes by branch, array and age."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: upkeep.read_sizes(repo),
+    return asked.answer(
+        lambda repo: upkeep.read_sizes(repo),
         _MEASURING,
     )
 
 
 @readers.get("/dry-run/{what}")
 def dry_run(
-    request: Request,
-    response: Response,
-    connection_id: str,
+    asked: Asked,
     what: Literal["expire", "collect"],
-    repository: Text,
     older_than: Annotated[str, Query(min_length=1, max_length=64)] = "30d",
     keep_last: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
 ) -> models.DryRun:
     """What an expiry or a collection would remove; nothing is removed."""
     now = datetime.now(UTC)
 
-    def question(_: Desk, repo: Repository) -> models.DryRun:
+    def look(repo: Repository) -> models.DryRun:
         if what == "expire":
             return upkeep.plan_expiry(repo, older_than, keep_last, now=now)
         return upkeep.plan_collection(repo, older_than, now=now)
 
-    return _ask(request, response, connection_id, repository, question, _MEASURING)
+    return asked.answer(look, _MEASURING)
 
 
 @readers.get("/verify")
-def verify(
-    request: Request, response: Response, connection_id: str, repository: Text
-) -> models.Verified:
+def verify(asked: Asked) -> models.Verified:
     """Whether all that branches and tags need is there."""
-    return _ask(
-        request,
-        response,
-        connection_id,
-        repository,
-        lambda _, repo: upkeep.verify(repo),
+    return asked.answer(
+        lambda repo: upkeep.verify(repo),
         _MEASURING,
     )
 
