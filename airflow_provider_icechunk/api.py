@@ -8,10 +8,12 @@ Airflow, so that it runs on Spark executors.
 from __future__ import annotations
 
 import logging
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
+from airflow_provider_icechunk.engine import logs
 from airflow_provider_icechunk.engine.commit.conflicts import (
     BasicConflictSolver,
     Conflict,
@@ -47,10 +49,12 @@ from airflow_provider_icechunk.engine.format.config.model import (
     StorageConcurrencySettings,
     StorageRetriesSettings,
     StorageSettings,
+    StorageTimeoutSettings,
     VirtualChunkContainer,
 )
 from airflow_provider_icechunk.engine.format.config.stores import (
     AnyObjectStoreConfig,
+    ChecksumAlgorithm,
     gcs_store,
     http_store,
     local_filesystem_store,
@@ -72,7 +76,6 @@ from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
-from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.engine.storage.constructors import (
     azure_storage,
     gcs_storage,
@@ -98,6 +101,8 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     GcsBearerCredential,
     GcsCredentials,
     GcsStaticCredentials,
+    HttpAccess,
+    LocalFileSystemAccess,
     S3Credentials,
     S3StaticCredentials,
     azure_credentials,
@@ -115,6 +120,11 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     s3_static_credentials,
 )
 from airflow_provider_icechunk.engine.storage.location import StorageLocation
+from airflow_provider_icechunk.engine.storage.faces import (
+    Storage,
+    StorageObjectInfo,
+    s3_object_store_storage,
+)
 from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
 from airflow_provider_icechunk.engine.workers.codec import (
@@ -124,6 +134,7 @@ from airflow_provider_icechunk.engine.workers.codec import (
 )
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.engine.world import World
+from airflow_provider_icechunk.error_kinds import ErrorKind
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -133,14 +144,19 @@ from airflow_provider_icechunk.exceptions import (
     FormatError,
     FragmentError,
     IcechunkError,
+    InternalError,
     InvalidInputError,
     Kind,
     MaintenanceError,
+    NodeNotFoundError,
     NotFoundError,
     OutcomeUnknownError,
     ReadOnlyError,
     RebaseFailedError,
+    RefNotFoundError,
+    RepositoryNotFoundError,
     SessionStateError,
+    SnapshotNotFoundError,
     StorageError,
     TaskError,
     UnsafeStorageError,
@@ -196,6 +212,12 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.pipelines.copying import CopyProgress, CopyResult
     from airflow_provider_icechunk.engine.pipelines.revert import revert
     from airflow_provider_icechunk.engine.pipelines.window import ArrayCut, DropPlan, drop_labels
+    from airflow_provider_icechunk.engine.zarr_store.dask_writes import (
+        extract_session,
+        merge_sessions,
+        session_merge_reduction,
+        store_dask,
+    )
     from airflow_provider_icechunk.engine.zarr_store.datasets import to_icechunk
     from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 
@@ -217,6 +239,7 @@ __all__ = [
     "BasicConflictSolver",
     "CachingConfig",
     "CheckFailedError",
+    "ChecksumAlgorithm",
     "ChunkStorageStats",
     "ChunkType",
     "Code",
@@ -240,6 +263,7 @@ __all__ = [
     "Diff",
     "DropPlan",
     "Edit",
+    "ErrorKind",
     "ExpirationPlan",
     "FeatureFlag",
     "Finding",
@@ -253,13 +277,16 @@ __all__ = [
     "GcsCredentials",
     "GcsStaticCredentials",
     "Growing",
+    "HttpAccess",
     "IcechunkDataset",
     "IcechunkError",
     "IcechunkStore",
+    "InternalError",
     "InvalidInputError",
     "Kind",
     "Layer",
     "Listener",
+    "LocalFileSystemAccess",
     "MaintenanceError",
     "ManifestConfig",
     "ManifestFileInfo",
@@ -273,6 +300,7 @@ __all__ = [
     "MergeSolver",
     "MigrationProgress",
     "MigrationResult",
+    "NodeNotFoundError",
     "NotFoundError",
     "ObjectStoreConfig",
     "OutcomeUnknownError",
@@ -282,11 +310,13 @@ __all__ = [
     "RearrangeSession",
     "RebaseFailedError",
     "RefDecision",
+    "RefNotFoundError",
     "RepoAvailability",
     "RepoStatus",
     "RepoUpdateRetryConfig",
     "Repository",
     "RepositoryConfig",
+    "RepositoryNotFoundError",
     "RetentionPolicy",
     "S3Credentials",
     "S3Options",
@@ -297,14 +327,17 @@ __all__ = [
     "Severity",
     "Size",
     "SnapshotInfo",
+    "SnapshotNotFoundError",
     "SpecVersion",
     "Step",
     "Storage",
     "StorageConcurrencySettings",
     "StorageError",
     "StorageLocation",
+    "StorageObjectInfo",
     "StorageRetriesSettings",
     "StorageSettings",
+    "StorageTimeoutSettings",
     "Stored",
     "TaskError",
     "UnsafeStorageError",
@@ -332,6 +365,7 @@ __all__ = [
     "decode_fragment",
     "drop_labels",
     "encode_fragment",
+    "extract_session",
     "gcs_credentials",
     "gcs_from_env_credentials",
     "gcs_refreshable_credentials",
@@ -345,6 +379,7 @@ __all__ = [
     "initialize_logs",
     "local_filesystem_storage",
     "local_filesystem_store",
+    "merge_sessions",
     "migrate",
     "print_debug_info",
     "r2_storage",
@@ -354,18 +389,22 @@ __all__ = [
     "s3_anonymous_credentials",
     "s3_credentials",
     "s3_from_env_credentials",
+    "s3_object_store_storage",
     "s3_refreshable_credentials",
     "s3_static_credentials",
     "s3_storage",
     "s3_store",
+    "session_merge_reduction",
     "set_attributes",
     "set_logs_filter",
     "shutdown_telemetry",
     "spec_version",
+    "store_dask",
     "supported_spec_versions",
     "tigris_storage",
     "to_icechunk",
     "upgrade_icechunk_repository",
+    "user_agent",
 ]
 
 
@@ -467,18 +506,29 @@ def spec_version() -> int:
     return 1
 
 
+def user_agent() -> str:
+    """What this package calls itself in requests."""
+    return f"airflow-provider-icechunk/{__version__}"
+
+
 def initialize_logs() -> None:
-    """Do nothing: configure Python's logger `airflow_provider_icechunk` instead."""
+    """Print log lines as `ICECHUNK_LOG` says; done when this module is imported."""
+    if logs.VARIABLE in os.environ:
+        logs.set_filter(None)
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
-    """Set the level of this package's logger: `debug`, `info`, `warning`, `error`; `None` resets.
+    """Print log lines that a filter lets through, such as `debug` or `icechunk=debug,warn`.
 
-    In a directive like `icechunk=debug,other=info` the last level counts.
+    `None` takes the filter of `ICECHUNK_LOG`, and without that prints nothing. Lines go through
+    Python's logging under `icechunk` as well, whatever is printed.
     """
-    level = (log_filter_directive or "notset").rsplit("=", 1)[-1].upper()
-    names = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL"}
-    logging.getLogger("airflow_provider_icechunk").setLevel(names.get(level, level))
+    logs.set_filter(log_filter_directive)
+    directive = (log_filter_directive or "").rsplit("=", 1)[-1].upper()
+    names = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL", "": "NOTSET"}
+    level = logging.getLevelNamesMapping().get(names.get(directive, directive))
+    if level is not None:
+        logging.getLogger("airflow_provider_icechunk").setLevel(level)
 
 
 def shutdown_telemetry() -> None:
@@ -536,14 +586,41 @@ _LATE = {
     "declare": "airflow_provider_icechunk.engine.pipelines.changes",
     "drop_labels": "airflow_provider_icechunk.engine.pipelines.window",
     "set_attributes": "airflow_provider_icechunk.engine.pipelines.changes",
+    "extract_session": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
+    "merge_sessions": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
+    "session_merge_reduction": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
+    "store_dask": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
     "to_icechunk": "airflow_provider_icechunk.engine.zarr_store.datasets",
 }
+
+
+_ROOMS = frozenset(
+    {
+        "config",
+        "conflicts",
+        "credentials",
+        "dask",
+        "distributed",
+        "ops",
+        "repository",
+        "session",
+        "snapshots",
+        "stats",
+        "storage",
+        "store",
+        "virtual",
+        "xarray",
+    }
+)
+"""Modules of the official package: `icechunk.xarray.to_icechunk` is a name of this one."""
 
 
 def __getattr__(name: str) -> Any:
     """Import rarely used names on demand: the store class loads Zarr."""
     if name in _LATE:
         return getattr(import_module(_LATE[name]), name)
+    if name in _ROOMS:
+        return import_module(__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -612,3 +689,14 @@ add_async_twins(
         "rebase",
     ),
 )
+
+
+def _default_settings(storage: Storage) -> StorageSettings:
+    """The settings of a storage where a configuration chooses none."""
+    del storage
+    return StorageSettings()
+
+
+# The storage room knows no configuration.
+Storage.default_settings = _default_settings  # type: ignore[attr-defined]
+initialize_logs()

@@ -2,7 +2,8 @@
 
 Every error of this package is an `IcechunkError`. Its class says how to handle it; its `kind` is a
 code that never changes meaning and is safe to match on; its text says what is wrong, where, and
-what to do next, and may change at any time. This module imports nothing of the package.
+what to do next, and may change at any time. This module imports nothing of the package but the
+official library's codes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+from airflow_provider_icechunk.error_kinds import OFFICIAL_CODES, ErrorKind
+
 
 class Kind(StrEnum):
-    """Stable, append-only codes. The meaning of a code never changes."""
+    """Stable, append-only codes. The meaning of a code never changes.
+
+    A code also equals its counterparts in `ErrorKind`, the codes of the official library, so that
+    `error.kind == ErrorKind.BRANCH_NOT_FOUND` holds whichever library raised the error.
+    """
 
     INTERNAL = "internal"
     # not found
@@ -34,6 +41,7 @@ class Kind(StrEnum):
     INVALID_ARGUMENT = "invalid_argument"
     INVALID_METADATA = "invalid_metadata"
     INVALID_CONFIG = "invalid_config"
+    INVALID_SNAPSHOT_ID = "invalid_snapshot_id"
     # session state
     READ_ONLY = "read_only"
     NO_CHANGES = "no_changes"
@@ -41,6 +49,7 @@ class Kind(StrEnum):
     CHUNKS_COLLECTED = "chunks_collected"
     # races
     CONFLICT = "conflict"
+    BRANCH_MOVED = "branch_moved"
     REBASE_FAILED = "rebase_failed"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     CONFIG_CHANGED = "config_changed"
@@ -71,25 +80,83 @@ class Kind(StrEnum):
     # data
     CHECK_FAILED = "check_failed"
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str) and not isinstance(other, Kind):
+            code = str(other)
+            return self.value == code or code in OFFICIAL_CODES.get(self.value, ())
+        return self is other
+
+    __hash__ = str.__hash__
+
 
 class IcechunkError(Exception):
     """Base of everything this package raises; `kind` is stable, the text is not."""
 
     default_kind = Kind.INTERNAL
+    message: str
+    kind: Kind | ErrorKind
 
-    def __init__(self, message: str, *, kind: Kind | None = None) -> None:
+    def __init__(self, message: str, kind: Kind | ErrorKind | str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.kind = kind or self.default_kind
+        self.kind = _kind(kind, self.default_kind)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f'icechunk.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
-class NotFoundError(IcechunkError):
-    """The named object does not exist. Create it, or correct the name."""
+class NotFoundError(IcechunkError, KeyError):
+    """The named object does not exist. Create it, or correct the name. A `KeyError`, too.
+
+    Raised with a kind that a subclass stands for, it is an instance of that subclass, so that class
+    and kind cannot contradict each other.
+    """
 
     default_kind = Kind.REPOSITORY_NOT_FOUND
+
+    def __new__(cls, *_: Any, kind: Any = None) -> NotFoundError:
+        """An instance of the subclass that stands for the kind."""
+        fitting = cls
+        if cls is NotFoundError:
+            fitting = _BY_KIND.get(kind or cls.default_kind, cls)
+        return super().__new__(fitting)
+
+
+class RepositoryNotFoundError(NotFoundError):
+    """There is no repository at this place."""
+
+
+class RefNotFoundError(NotFoundError):
+    """No branch or tag has this name."""
+
+    default_kind = Kind.BRANCH_NOT_FOUND
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """No snapshot has this id, or there was none at this time."""
+
+    default_kind = Kind.SNAPSHOT_NOT_FOUND
+
+
+class NodeNotFoundError(NotFoundError):
+    """There is no such group or array in this version."""
+
+    default_kind = Kind.NODE_NOT_FOUND
+
+
+_BY_KIND: dict[Kind, type[NotFoundError]] = {
+    Kind.REPOSITORY_NOT_FOUND: RepositoryNotFoundError,
+    Kind.BRANCH_NOT_FOUND: RefNotFoundError,
+    Kind.TAG_NOT_FOUND: RefNotFoundError,
+    Kind.SNAPSHOT_NOT_FOUND: SnapshotNotFoundError,
+    Kind.NODE_NOT_FOUND: NodeNotFoundError,
+}
 
 
 class AlreadyExistsError(IcechunkError):
@@ -121,32 +188,58 @@ class ReadOnlyError(SessionStateError, ValueError):
 
 
 class ConflictError(IcechunkError):
-    """Another writer moved the branch first. Rebase, then commit again."""
+    """Another writer moved the branch first. Rebase, then commit again.
+
+    One text is the message; two are the parents, expected and found, as the official class takes
+    them.
+    """
 
     default_kind = Kind.CONFLICT
 
     def __init__(
         self,
-        message: str,
-        *,
+        *texts: str | None,
         expected_parent: str | None = None,
         actual_parent: str | None = None,
-        kind: Kind | None = None,
+        message: str | None = None,
+        kind: Kind | ErrorKind | str | None = None,
     ) -> None:
-        super().__init__(message, kind=kind)
+        if len(texts) == 1:
+            message = texts[0]
+        elif texts:
+            given = (*texts, None, None)
+            expected_parent, actual_parent = given[:2]
+            message, kind = given[2] or message, given[3] or kind
+        if message is None:
+            message = (
+                f"Failed to commit, expected parent: {expected_parent}, "
+                f"actual parent: {actual_parent}"
+            )
+        super().__init__(message, kind)
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent
 
 
-class RebaseFailedError(IcechunkError):
-    """Both sides made conflicting changes that the solver may not resolve. A person must decide."""
+class RebaseFailedError(ConflictError):
+    """Both sides made conflicting changes that the solver may not resolve. A person must decide.
+
+    `RebaseFailedError(snapshot, conflicts)` makes its own message.
+    """
 
     default_kind = Kind.REBASE_FAILED
 
     def __init__(
-        self, message: str, *, snapshot: str, conflicts: Sequence[Any], kind: Kind | None = None
+        self,
+        text: str,
+        conflicts: Sequence[Any],
+        *,
+        snapshot: str | None = None,
+        kind: Kind | ErrorKind | str | None = None,
     ) -> None:
-        super().__init__(message, kind=kind)
+        if snapshot is None:
+            snapshot = text
+            text = f"Rebase failed on snapshot {snapshot}: {len(conflicts)} conflicts found"
+        super().__init__(text, kind=kind)
         self.snapshot = snapshot
         self.conflicts = list(conflicts)
 
@@ -223,16 +316,32 @@ class MaintenanceError(IcechunkError):
     default_kind = Kind.MAINTENANCE_REFUSED
 
 
+class InternalError(IcechunkError):
+    """A defect of this package. Please report it."""
+
+
 class CheckFailedError(IcechunkError):
     """Data is not as its checks want it. `report` has every check with its value and limit."""
 
     default_kind = Kind.CHECK_FAILED
 
     def __init__(
-        self, message: str, *, report: dict[str, Any] | None = None, kind: Kind | None = None
+        self,
+        message: str,
+        *,
+        report: dict[str, Any] | None = None,
+        kind: Kind | ErrorKind | str | None = None,
     ) -> None:
-        super().__init__(message, kind=kind)
+        super().__init__(message, kind)
         self.report = report or {}
+
+
+def _kind(given: Kind | ErrorKind | str | None, default: Kind) -> Kind | ErrorKind:
+    if given is None:
+        return default
+    if isinstance(given, (Kind, ErrorKind)):
+        return given
+    return Kind(given) if given in set(map(str, Kind)) else ErrorKind(given)
 
 
 def _rebuild(

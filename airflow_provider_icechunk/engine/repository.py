@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.commit.replay import changes_between
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
 from airflow_provider_icechunk.engine.format.generation import SpecVersion, version_of
 from airflow_provider_icechunk.engine.history import inspect, operations, versions
@@ -21,7 +22,7 @@ from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.preload import preloaded
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
-from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.sessions.session import Origin, Session
 from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.engine.workers.coordinator import read_work
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
@@ -30,6 +31,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 from . import opening
 from .concurrency import in_thread
 from .core import Authorization, Core
+from .logs import logger
 from .opening import detect_generation
 from .world import REAL_WORLD, World
 
@@ -54,16 +56,32 @@ if TYPE_CHECKING:
 else:
     RepositoryTwins = object
 
+_log = logger("repository")
 _MANIFEST_MEMORY = 512 * 1024 * 1024
 
 
-class Repository(RepositoryTwins):
+class Repository(Shown, RepositoryTwins):
     """References, history and sessions of one repository. Use `create`, `open` or both in one."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._config_version = core.config_version
         self._default_commit_metadata: dict[str, Any] = {}
+
+    def shown_name(self) -> str:
+        """With the generation of the format."""
+        version = self.spec_version
+        return f"icechunk.Repository ({version if isinstance(version, str) else f'v{version}'})"
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """Where it is; the whole configuration would hide that."""
+        storage = self._core.storage
+        shown = storage if isinstance(storage, Shown) else storage.location
+        return {"storage": shown, "config": "<RepositoryConfig ...>"}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Opened again on the other side, which finds its own credentials."""
+        return (_reopened, (type(self), Origin.of(self._core), self._default_commit_metadata))
 
     @property
     def core(self) -> Core:
@@ -87,6 +105,7 @@ class Repository(RepositoryTwins):
         Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
         `check_clean_root=False` other files may be there, as long as they are no repository.
         """
+        _log.debug("Creating Repository in %s", storage.location)
         return cls(
             opening.create_core(
                 storage,
@@ -110,6 +129,7 @@ class Repository(RepositoryTwins):
         world: World = REAL_WORLD,
     ) -> Self:
         """Open a repository of any supported generation."""
+        _log.debug("Opening Repository in %s", storage.location)
         return cls(
             opening.open_core(
                 storage, config, authorize_virtual_chunk_access, packing=packing, world=world
@@ -680,3 +700,10 @@ class Repository(RepositoryTwins):
             metadata=self._default_commit_metadata | dict(metadata or {}),
             dry_run=dry_run,
         )
+
+
+def _reopened(cls: type[Repository], origin: Origin, metadata: dict[str, Any]) -> Repository:
+    """A repository that came from another process."""
+    repository = cls(origin.open())
+    repository.set_default_commit_metadata(metadata)
+    return repository

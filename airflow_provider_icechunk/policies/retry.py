@@ -22,6 +22,8 @@ Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
 _REFUSED = (exceptions.AccessDeniedError, exceptions.UnsafeStorageError)
+_UNDECIDED = exceptions.RebaseFailedError
+"""A conflict, too, but one that a person must decide."""
 _TEMPORARY = (exceptions.StorageError, exceptions.ConflictError)
 _PERMANENT = (
     exceptions.AlreadyExistsError,
@@ -29,7 +31,6 @@ _PERMANENT = (
     exceptions.InvalidInputError,
     exceptions.MaintenanceError,
     exceptions.NotFoundError,
-    exceptions.RebaseFailedError,
     exceptions.UnsupportedError,
 )
 
@@ -64,6 +65,12 @@ def icechunk_retry_policy(
                 exception=[*_REFUSED],
                 action=RetryAction.FAIL,
                 reason="permanent: the storage refuses",
+            ),
+            # Before the rule for lost races, which would match it as well.
+            RetryRule(
+                exception=_UNDECIDED,
+                action=RetryAction.FAIL,
+                reason="permanent: a retry would fail the same way",
             ),
             RetryRule(
                 exception=[*_TEMPORARY],
@@ -101,6 +108,6 @@ def fail_on_permanent_errors(function: Callable[Given, Returned]) -> Callable[Gi
 
 def is_permanent(error: BaseException) -> bool:
     """Whether a retry would fail the same way; `False` for errors that nobody knows."""
-    if isinstance(error, _REFUSED):
+    if isinstance(error, (*_REFUSED, _UNDECIDED)):
         return True
     return isinstance(error, _PERMANENT) and not isinstance(error, _TEMPORARY)

@@ -16,11 +16,14 @@ new at the other one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+import numpy as np
+
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.chunk_refs import common_rows
 from airflow_provider_icechunk.engine.format.ids import NodeId, format_node_id
 from airflow_provider_icechunk.engine.format.model import (
@@ -68,6 +71,8 @@ _TEXTS = {
 }
 
 
+_SHOWN = 10
+_NO_NODE = NodeId(bytes(8))
 _BESIDE_CHUNKS = {"shape", "attributes", "dimension_names"}
 
 
@@ -79,27 +84,41 @@ class VersionSelection(Enum):
     UseTheirs = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Conflict:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Conflict(Shown):
     """One collision."""
 
     conflict_type: ConflictType
     path: str
-    node_id: NodeId
+    node_id: NodeId = _NO_NODE
     chunks: Coordinates | None = None
-    """Coordinates both sides wrote, as columns."""
+    """Coordinates both sides wrote, as columns. Lists of them may be the third argument, too."""
     detail: str = ""
     """What exactly is in the way, for people; empty where the type says it all."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.node_id, list):
+            object.__setattr__(self, "chunks", np.asarray(self.node_id, dtype=np.uint32))
+            object.__setattr__(self, "node_id", _NO_NODE)
 
     @property
     def conflicted_chunks(self) -> list[list[int]] | None:
         """The same coordinates as lists; `None` when the conflict is not about chunks."""
         return None if self.chunks is None else self.chunks.tolist()
 
-    def __repr__(self) -> str:
-        chunks = "" if self.chunks is None else f", chunks={self.chunks[:10].tolist()}"
-        more = "" if self.chunks is None or len(self.chunks) <= 10 else f" of {len(self.chunks)}"
-        return f"Conflict({self.conflict_type.name}, path={self.path}{chunks}{more})"
+    def shown_facts(self) -> Mapping[str, object]:
+        """What collided where; of many chunks the first ones."""
+        facts: dict[str, object] = {"type": self.conflict_type.name, "path": self.path}
+        if self.chunks is not None:
+            more = "" if len(self.chunks) <= _SHOWN else f" of {len(self.chunks)}"
+            facts["conflicted_chunks"] = f"{self.chunks[:_SHOWN].tolist()}{more}"
+        return facts | ({"detail": self.detail} if self.detail else {})
+
+    def in_short(self) -> str:
+        """In one line, for messages."""
+        facts = self.shown_facts()
+        chunks = f", chunks={facts['conflicted_chunks']}" if self.chunks is not None else ""
+        return f"Conflict({self.conflict_type.name}, path={self.path}{chunks})"
 
 
 @dataclass(frozen=True, slots=True)

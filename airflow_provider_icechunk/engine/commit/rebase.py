@@ -180,7 +180,7 @@ class Draft:
         identity = self.tree.core.format_id(commit.id)
         return RebaseFailedError(
             f"Rebase failed on snapshot {identity}: {len(decision.conflicts)} conflicts "
-            f"found: {', '.join(map(repr, decision.conflicts[:5]))}"
+            f"found: {', '.join(one.in_short() for one in decision.conflicts[:5])}"
             f"{explain(commit, decision.conflicts, self.changes, solver)}",
             snapshot=identity,
             conflicts=decision.conflicts,

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.coordinates import common_rows
 from airflow_provider_icechunk.engine.format.generation import Generation, History
 from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id
@@ -36,8 +37,8 @@ Only where no log is stored: nothing else shows whether others committed before 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFileInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class ManifestFileInfo(Shown):
     """A manifest file that a snapshot uses."""
 
     id: str
@@ -45,8 +46,8 @@ class ManifestFileInfo:
     num_chunk_refs: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class SnapshotInfo(Shown):
     """One entry of the history."""
 
     id: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.chunk_refs import sort_keys
 from airflow_provider_icechunk.engine.format.coordinates import first_rows
 from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
@@ -26,8 +27,8 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 from .ancestry import commits_between, logs_since_parent
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff(Shown):
     """Paths and chunks that changed."""
 
     new_groups: set[str] = field(default_factory=set)
@@ -53,6 +54,23 @@ class Diff:
         """Whether nothing changed."""
         sets = any(getattr(self, name) for name, _ in _TITLES)
         return not (sets or self.chunk_columns or self.moved_nodes)
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """As a tree: each path with what happened to it, and how many of its chunks changed."""
+        happened: dict[str, list[str]] = {}
+        for name, title in _TITLES:
+            kind, what = title.split(" ", 1)
+            for path in getattr(self, name):
+                happened.setdefault(path, []).append(f"{kind.removesuffix('s').lower()} {what}")
+        for path, rows in self.chunk_columns.items():
+            chunks = "chunk" if len(rows) == 1 else "chunks"
+            happened.setdefault(path, []).append(f"{len(rows):,} {chunks} written")
+        for source, target in self.moved_nodes:
+            happened.setdefault(target, []).append(f"moved from {source}")
+        return {path: ", ".join(said) for path, said in sorted(happened.items())}
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         blocks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from functools import reduce
 from typing import Any
 
@@ -51,14 +51,33 @@ from .versions import parse_snapshot_id
 Facts = dict[str, Any]
 
 
-def inspect_snapshot(core: Core, snapshot_id: str, *, pretty: bool) -> str:
+class Inspected(str):
+    """JSON text, as the official 1.x returns it, that also has the facts by name, as in 2.x."""
+
+    __slots__ = ("facts",)
+
+    facts: Facts
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.facts[key] if isinstance(key, str) else super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.facts or super().__contains__(key)
+
+    def keys(self) -> KeysView[str]:
+        """Names of the facts."""
+        return self.facts.keys()
+
+
+def inspect_snapshot(core: Core, snapshot_id: str, *, pretty: bool) -> Inspected:
     """One snapshot as JSON."""
     snapshot = core.objects.snapshot(parse_snapshot_id(core, snapshot_id))
     header = _header(_file(core, core.refs.layout.snapshot(snapshot.id)))
     facts = snapshot_facts(snapshot, core.refs.parent(snapshot), header, core.generation)
-    if pretty:
-        return json.dumps(facts, indent=2, ensure_ascii=False)
-    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
+    indent, separators = (2, None) if pretty else (None, (",", ":"))
+    text = Inspected(json.dumps(facts, indent=indent, separators=separators, ensure_ascii=False))
+    text.facts = facts
+    return text
 
 
 def inspect_repo_info(core: Core) -> Facts:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.detect import REPO_KEY
 from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.format.ids import format_id
@@ -29,13 +30,22 @@ class RepoAvailability(Enum):
     read_only = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RepoStatus:
+@dataclass(frozen=True, slots=True, repr=False)
+class RepoStatus(Shown):
     """Whether a repository may be changed, since when, and why not."""
 
     availability: RepoAvailability
     set_at: datetime | None = None
     limited_availability_reason: str | None = None
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """All of it, with the availability as the official library spells it."""
+        word = self.availability.name.title().replace("_", "")
+        return {
+            "availability": word,
+            "set_at": self.set_at,
+            "limited_availability_reason": self.limited_availability_reason,
+        }
 
     @classmethod
     def of(cls, status: ri.Status) -> RepoStatus:
@@ -55,8 +65,8 @@ class RepoStatus:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureFlag:
+@dataclass(frozen=True, slots=True, repr=False)
+class FeatureFlag(Shown):
     """A feature that a repository can turn off."""
 
     id: int
@@ -64,6 +74,16 @@ class FeatureFlag:
     default_enabled: bool
     setting: bool | None
     """Whether it was turned on or off; `None` leaves it to the default."""
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """All of it, and whether it may be used."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "default_enabled": self.default_enabled,
+            "setting": self.setting,
+            "enabled": self.enabled,
+        }
 
     @property
     def enabled(self) -> bool:
@@ -150,8 +170,8 @@ class UpdateType:
     Unknown = ri.Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+@dataclass(frozen=True, slots=True, repr=False)
+class Update(Shown):
     """One entry of the operations log."""
 
     kind: object

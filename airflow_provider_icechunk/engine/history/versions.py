@@ -29,7 +29,9 @@ def parse_snapshot_id(core: Core, text: str) -> SnapshotId:
     try:
         return SnapshotId(parse_id(core.generation, text))
     except InvalidInputError as error:
-        raise InvalidInputError(f"invalid snapshot id: {error}") from None
+        raise InvalidInputError(
+            f"invalid snapshot id: {error}", kind=Kind.INVALID_SNAPSHOT_ID
+        ) from None
 
 
 def listed(core: Core, snapshot_id: str) -> SnapshotId:
@@ -120,9 +122,11 @@ def reset_branch(core: Core, branch: str, snapshot_id: str, from_snapshot_id: st
         text = core.format_id
         actual = None if outcome.actual is None else text(outcome.actual)
         raise ConflictError(
-            f"branch {branch!r} is at {actual}, not at {text(expected)}; it was not reset",
+            f"branch update conflict: {branch!r} is at {actual}, not at {text(expected)}; it was "
+            "not reset",
             expected_parent=text(expected),
             actual_parent=actual,
+            kind=Kind.BRANCH_MOVED,
         )
     _keep_or(
         core,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, Self, TypeVar
@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.codec import Layout
 from airflow_provider_icechunk.engine.world import from_micros, to_micros
 
@@ -181,8 +182,8 @@ def live_ids(live: Reachable) -> dict[Layer, Ids]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GCSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class GCSummary(Shown):
     """What a collection deleted, or would delete in a dry run. Only confirmed deletes count."""
 
     bytes_deleted: int = 0
@@ -199,6 +200,36 @@ class GCSummary:
     """The layer in which deletes failed; later layers were not started."""
     dry_run: bool = False
     plan: CollectionPlan | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def objects_failed_to_delete(self) -> int:
+        """How many objects could not be deleted; `failed` has each with its reason."""
+        return len(self.failed)
+
+    @property
+    def delete_errors(self) -> list[str]:
+        """The first distinct reasons, at most ten."""
+        return list(dict.fromkeys(self.failed.values()))[:_MOST_ERRORS]
+
+    @property
+    def throttled_batches(self) -> int:
+        """Always 0: a storage that is asked to slow down waits and tries again by itself."""
+        return 0
+
+    @property
+    def skipped_phases(self) -> list[str]:
+        """The kinds of objects that were not begun, because deletes before them failed."""
+        if self.stopped_at is None:
+            return []
+        layers = list(Layer)
+        later = layers[layers.index(self.stopped_at) + 1 :]
+        return [_PHASES[layer] for layer in later if layer in _PHASES]
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """What was deleted and what was not."""
+        facts = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        names = ("objects_failed_to_delete", "throttled_batches", "delete_errors", "skipped_phases")
+        return {**facts, **{name: getattr(self, name) for name in names}}
 
     @property
     def complete(self) -> bool:
@@ -235,6 +266,12 @@ class GCSummary:
         }
 
 
+_MOST_ERRORS = 10
+_PHASES = {
+    Layer.TRANSACTIONS: "transaction_logs",
+    Layer.MANIFESTS: "manifests",
+    Layer.CHUNKS: "chunks",
+}
 _FIELDS = {
     Layer.SNAPSHOTS: "snapshots_deleted",
     Layer.TRANSACTIONS: "transaction_logs_deleted",

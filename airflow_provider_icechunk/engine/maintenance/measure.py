@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.core import Core
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
 from airflow_provider_icechunk.engine.format.ids import ManifestId, NodeId
 from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot
@@ -189,8 +190,8 @@ _FOREIGN = np.dtype("S32")
 """Digest of the location, offset, length."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStorageStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class ChunkStorageStats(Shown):
     """Bytes of all chunks that branches and tags reach, with every stored byte counted once.
 
     The two sums are methods, as in the official package, in spite of its type stubs.

@@ -130,5 +130,6 @@ def _fork(origin: Origin, work: Mapping[str, Any], changes: bytes) -> ForkSessio
 
 def _refused(what: str) -> ForkError:
     return ForkError(
-        f"a forked session cannot {what}; give its result to the session it was forked from"
+        f"commits are not allowed in a forked session, and it cannot {what}; give its result to "
+        "the session it was forked from"
     )

@@ -20,6 +20,7 @@ from airflow_provider_icechunk.engine.commit.merge import ChunkCells
 from airflow_provider_icechunk.engine.commit.rebase import Draft, Replaces
 from airflow_provider_icechunk.engine.commit.records import as_box
 from airflow_provider_icechunk.engine.core import Authorization, Core
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
 from airflow_provider_icechunk.engine.format.ids import format_node_id
 from airflow_provider_icechunk.engine.format.model import Snapshot
@@ -66,7 +67,7 @@ class SessionMode(Enum):
     rearrange = 2
 
 
-class Session(SessionTwins):
+class Session(Shown, SessionTwins):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param core: what the sessions of a repository share.
@@ -403,6 +404,14 @@ class Session(SessionTwins):
         self._branch = None
         self.tree.held.release()
         return self._core.format_id(snapshot.id)
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """Whether it can write, where it stands and, if it writes, for which branch."""
+        facts: dict[str, object] = {"read_only": self.read_only, "snapshot_id": self.snapshot_id}
+        if not self.read_only:
+            facts["branch"] = self.branch
+            facts["has_uncommitted_changes"] = self.has_uncommitted_changes
+        return facts
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.read_only:

@@ -53,8 +53,9 @@ class S3StaticCredentials:
 
     def __repr__(self) -> str:
         return (
-            f"S3StaticCredentials(access_key_id=***, secret_access_key=***, "
-            f"session_token={'None' if self._session_token is None else '***'}, "
+            f"S3StaticCredentials(access_key_id={self.access_key_id[:4]}****, "
+            f"secret_access_key=****, "
+            f"session_token={'None' if self._session_token is None else '****'}, "
             f"expires_after={self.expires_after!r})"
         )
 
@@ -251,24 +252,36 @@ class Credentials:
 
         credentials: AnyAzureCredential
 
+    @dataclass(frozen=True, slots=True)
+    class LocalFileSystemAccess:
+        """Says that files of this machine may be read, which takes no credentials."""
+
+    @dataclass(frozen=True, slots=True)
+    class HttpAccess:
+        """Says that a web server may be read, which takes no credentials."""
+
+
+LocalFileSystemAccess = Credentials.LocalFileSystemAccess()
+HttpAccess = Credentials.HttpAccess()
 
 AnyCredential = Credentials.S3 | Credentials.Gcs | Credentials.Azure
+NoCredential = Credentials.LocalFileSystemAccess | Credentials.HttpAccess
 AuthorizeMapping = Mapping[
     str, AnyCredential | AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None
 ]
 
 
 def containers_credentials(
-    m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None],
+    m: Mapping[str, AnyS3Credential | AnyGcsCredential | AnyAzureCredential | NoCredential | None],
 ) -> dict[str, AnyCredential | None]:
     """A grant per URL prefix, as `authorize_virtual_chunk_access` takes them."""
     return {prefix: _wrapped(credential) for prefix, credential in m.items()}
 
 
 def _wrapped(
-    credential: AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None,
+    credential: AnyS3Credential | AnyGcsCredential | AnyAzureCredential | NoCredential | None,
 ) -> AnyCredential | None:
-    if credential is None:
+    if credential is None or isinstance(credential, NoCredential):
         return None
     if isinstance(credential, AnyS3Credential):
         return Credentials.S3(credential)

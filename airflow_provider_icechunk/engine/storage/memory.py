@@ -34,6 +34,7 @@ from .base import (
     put_one_by_one,
     resolve,
 )
+from .faces import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def system_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """Objects in a dictionary; lost with the process, and not shared with its forks.
 
     :param clock: returns the time of writes; tests can pass their own.
@@ -69,9 +70,6 @@ class MemoryStorage:
         self._objects: dict[str, StoredObject] = {}
         self._versions = count(1)
         self._lock = PerProcess(threading.Lock)
-
-    def __repr__(self) -> str:
-        return f"MemoryStorage({self.location!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The same object, in the same process only."""

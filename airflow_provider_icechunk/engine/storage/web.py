@@ -37,12 +37,13 @@ from .base import (
     check_prefix,
     resolve,
 )
+from .faces import Storage
 
 _AT_ONCE = 32
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 
 
-class WebStorage:
+class WebStorage(Storage):
     """Objects below a URL. Redirects are not followed: name the place that they lead to."""
 
     def __init__(
@@ -76,9 +77,6 @@ class WebStorage:
                 maxsize=_AT_ONCE, retries=False, timeout=urllib3.Timeout(connect=10.0, read=60.0)
             )
         )
-
-    def __repr__(self) -> str:
-        return f"WebStorage({self._url!r})"
 
     @property
     def location(self) -> str:

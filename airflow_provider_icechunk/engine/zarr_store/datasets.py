@@ -21,6 +21,8 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
+from .dask_writes import is_computed_elsewhere, write_by_workers
+
 ZarrWriteModes = Literal["w", "w-", "a", "a-", "r+", "r"]
 Region = Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None
 
@@ -80,36 +82,43 @@ def to_icechunk(
 ) -> None:
     """Write a `Dataset` or `DataArray` into a session, as its `to_zarr` would. Commits nothing.
 
-    Arrays of Dask are computed by threads of this process, unless `chunkmanager_store_kwargs` names
-    another scheduler: workers of other processes cannot write into a session, but into its forks.
-    `split_every` is accepted for scripts written for the official function and changes nothing.
+    Arrays of Dask are computed by Dask's scheduler. Where that has workers of other processes, they
+    write into forks of the session, which are merged into it before the call returns.
 
+    :param chunkmanager_store_kwargs: options of Dask, such as another `scheduler`.
+    :param split_every: how many results of such workers a task merges.
     :param mode: as in `to_zarr`: `w-` creates, `w` replaces the group, `a` replaces the variables
         that are given, `r+` changes values only. By default `r+` with `region`, `a` with
         `append_dim`, and else `w-`.
     """
-    del split_every
     xarray()
     if not is_dataset(obj):
         raise InvalidInputError(f"a Dataset or a DataArray is written, not a {type(obj).__name__}")
     if session.read_only:
         raise ReadOnlyError("this session is read-only; open one with `writable_session`")
-    scheduler = chunkmanager_store_kwargs or {"scheduler": "threads"}
+    options = dict(chunkmanager_store_kwargs or {})
+    place = {
+        "group": group,
+        "mode": mode,
+        "safe_chunks": safe_chunks,
+        "align_chunks": align_chunks,
+        "append_dim": append_dim,
+        "zarr_format": 3,
+        "consolidated": False,
+    }
+    codes = None if encoding is None else dict(encoding)
     where = _written(obj, session, group, append_dim, region)
-    with session.tree.recording(where.boxes):
-        obj.to_zarr(
-            session.store,
-            group=group,
-            mode=mode,
-            safe_chunks=safe_chunks,
-            align_chunks=align_chunks,
-            append_dim=append_dim,
-            region=region,
-            encoding=None if encoding is None else dict(encoding),
-            chunkmanager_store_kwargs=dict(scheduler),
-            zarr_format=3,
-            consolidated=False,
-        )
+    if is_computed_elsewhere(obj, options):
+        write_by_workers(obj, session, place, region, codes, split_every, options)
+    else:
+        with session.tree.recording(where.boxes):
+            obj.to_zarr(
+                session.store,
+                region=region,
+                encoding=codes,
+                chunkmanager_store_kwargs=options or {"scheduler": "threads"},
+                **place,
+            )
     if where.append is not None:
         session.tree.appended(*where.append)
 

@@ -7,7 +7,7 @@ in the event loop; everything else runs in threads, with the chunks of one turn 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, Self
 
@@ -18,6 +18,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.common import BytesLike
 
 from airflow_provider_icechunk.engine.concurrency import add_async_twins
+from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Payload, Virtual
 from airflow_provider_icechunk.engine.format.model import Node
 from airflow_provider_icechunk.engine.format.names import (
@@ -101,7 +102,7 @@ class StoreSession(Protocol):
         ...
 
 
-class IcechunkStore(TreeStore, IcechunkStoreTwins):
+class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
     """Zarr arrays and groups of one session. Writes become visible when the session commits."""
 
     def __init__(self, session: StoreSession, *, read_only: bool | None = None) -> None:
@@ -125,10 +126,15 @@ class IcechunkStore(TreeStore, IcechunkStoreTwins):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self._session, self._read_only, self._is_open))
 
-    def __repr__(self) -> str:
+    def shown_name(self) -> str:
+        """As in the official package."""
+        return "icechunk.IcechunkStore"
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """Which snapshot it shows and which branch it is for."""
         session = self._session
-        where = "read-only" if self.read_only else f"branch {session.branch!r}"
-        return f"<IcechunkStore of {session.location} at {session.snapshot_id}, {where}>"
+        facts = {"read_only": self.read_only, "snapshot_id": session.snapshot_id}
+        return facts if self.read_only else facts | {"branch": session.branch}
 
     @property
     def session(self) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
 
+from airflow_provider_icechunk.engine.display import Made, as_code, official_name
 from airflow_provider_icechunk.engine.format.names import base_name
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, UnsupportedError
 
@@ -144,9 +145,12 @@ def _utf8(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Condition:
     rule: Rule
+
+    def __repr__(self) -> str:
+        return _code(type(self), self.rule)
 
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
@@ -175,7 +179,7 @@ class _Condition:
         return type(self)(AllOf((self.rule, other.rule)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ManifestPreloadCondition(_Condition):
     """Which manifests to load when a session opens."""
 
@@ -204,7 +208,7 @@ class ManifestPreloadCondition(_Condition):
         return rule_holds(self.rule, path, num_refs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ManifestSplitCondition(_Condition):
     """Which arrays a splitting rule applies to."""
 
@@ -218,23 +222,45 @@ class ManifestSplitCondition(_Condition):
         return rule_holds(self.rule, path)
 
 
+def _code(cls: type, rule: Rule) -> str:
+    """The calls that make a condition."""
+    name = official_name(cls)
+    match rule:
+        case AnyOf(parts):
+            return f"{name}.or_conditions([{', '.join(_code(cls, part) for part in parts)}])"
+        case AllOf(parts):
+            return f"{name}.and_conditions([{', '.join(_code(cls, part) for part in parts)}])"
+        case PathMatches(regex):
+            return f"{name}.path_matches({as_code(regex)})"
+        case NameMatches(regex):
+            return f"{name}.name_matches({as_code(regex)})"
+        case NumRefs(lower, upper):
+            first = None if lower is None else lower.value + (not lower.included)
+            end = None if upper is None else upper.value + upper.included
+            return f"{name}.num_refs({first}, {end})"
+        case Always():
+            return f"{name}.AnyArray()" if hasattr(cls, "AnyArray") else f"{name}.true()"
+        case Never():
+            return f"{name}.false()"
+
+
 class ManifestSplitDimCondition:
     """Which dimensions of an array a split size applies to."""
 
-    @dataclass(frozen=True, slots=True)
-    class Axis:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class Axis(Made):
         """The dimension with this number."""
 
         axis: int
 
-    @dataclass(frozen=True, slots=True)
-    class DimensionName:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class DimensionName(Made):
         """Dimensions whose name matches the pattern."""
 
         regex: str
 
-    @dataclass(frozen=True, slots=True)
-    class Any:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class Any(Made):
         """Every dimension."""
 
 
@@ -286,7 +312,7 @@ def _bad_sizes(problem: str) -> InvalidInputError:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ManifestSplittingConfig(Settings):
     """How the references of an array are split into manifests.
 

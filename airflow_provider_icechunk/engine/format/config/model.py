@@ -20,7 +20,7 @@ from .conditions import (
     ManifestSplitDimCondition,
     ManifestSplittingConfig,
 )
-from .settings import U8, U16, U32, U64, Settings, later, one, whole
+from .settings import EFFECTIVE, U8, U16, U32, U64, Settings, later, one, whole
 from .stores import ObjectStoreConfig, S3Options, VirtualChunkContainer
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "StorageConcurrencySettings",
     "StorageRetriesSettings",
     "StorageSettings",
+    "StorageTimeoutSettings",
     "VirtualChunkContainer",
 ]
 
@@ -65,7 +66,7 @@ class CompressionAlgorithm(Enum):
         return CompressionAlgorithm.Zstd
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class CompressionConfig(Settings):
     """Compression of metadata files; chunks are compressed by Zarr, not here."""
 
@@ -78,7 +79,7 @@ class CompressionConfig(Settings):
         return CompressionConfig()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class CachingConfig(Settings):
     """Cache sizes."""
 
@@ -94,7 +95,7 @@ class CachingConfig(Settings):
         return CachingConfig()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ManifestPreloadConfig(Settings):
     """Which manifests are preloaded, and at most how many references."""
 
@@ -102,9 +103,11 @@ class ManifestPreloadConfig(Settings):
     preload_if: ManifestPreloadCondition | None = field(
         default=None, metadata=one(ManifestPreloadCondition)
     )
+    max_arrays_to_scan: int | None = field(default=None, metadata=later(whole(U32)))
+    """Kept, but not used: all arrays are considered."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ManifestVirtualChunkLocationCompressionConfig(Settings):
     """When and how locations of virtual chunks are compressed with a dictionary, in generation `2`.
 
@@ -118,7 +121,7 @@ class ManifestVirtualChunkLocationCompressionConfig(Settings):
     compression_level: int | None = field(default=None, metadata=whole(U8))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ManifestConfig(Settings):
     """How manifests are split and preloaded."""
 
@@ -134,9 +137,13 @@ class ManifestConfig(Settings):
             metadata=later(one(ManifestVirtualChunkLocationCompressionConfig, merge=False)),
         )
     )
+    max_concurrent_manifest_fetches_during_commit: int | None = field(
+        default=None, metadata=later(whole(U16))
+    )
+    """Kept, but not used: a commit asks for the manifests it needs together."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class StorageRetriesSettings(Settings):
     """Retries of failed requests."""
 
@@ -145,7 +152,7 @@ class StorageRetriesSettings(Settings):
     max_backoff_ms: int | None = field(default=None, metadata=whole(U32))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RepoUpdateRetryConfig(Settings):
     """Retries of changes to the `repo` object of generation `2` after lost races.
 
@@ -157,7 +164,7 @@ class RepoUpdateRetryConfig(Settings):
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class StorageConcurrencySettings(Settings):
     """How a large object is fetched in parts."""
 
@@ -167,7 +174,17 @@ class StorageConcurrencySettings(Settings):
     ideal_concurrent_request_size: int | None = field(default=None, metadata=whole(U64, minimum=1))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
+class StorageTimeoutSettings(Settings):
+    """How long a request may take. Kept, but not used: timeouts belong to the storage."""
+
+    connect_timeout_ms: int | None = field(default=None, metadata=whole(U32))
+    read_timeout_ms: int | None = field(default=None, metadata=whole(U32))
+    operation_timeout_ms: int | None = field(default=None, metadata=whole(U32))
+    operation_attempt_timeout_ms: int | None = field(default=None, metadata=whole(U32))
+
+
+@dataclass(slots=True, repr=False)
 class StorageSettings(Settings):
     """Settings for the use of the storage."""
 
@@ -184,6 +201,9 @@ class StorageSettings(Settings):
     metadata_storage_class: str | None = field(default=None, metadata=one(str))
     chunks_storage_class: str | None = field(default=None, metadata=one(str))
     minimum_size_for_multipart_upload: int | None = field(default=None, metadata=whole(U64))
+    timeouts: StorageTimeoutSettings | None = field(
+        default=None, metadata=later(one(StorageTimeoutSettings))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +267,7 @@ class ResolvedConfig:
     attributes_file_threshold_bytes: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RepositoryConfig(Settings):
     """All settings of a repository.
 
@@ -272,6 +292,8 @@ class RepositoryConfig(Settings):
     num_updates_per_repo_info_file: int | None = field(
         default=None, metadata=later(whole(U16, minimum=1))
     )
+    max_concurrent_decodes: int | None = field(default=None, metadata=later(whole(U16)))
+    """Kept, but not used: what is decoded at once is limited by memory."""
     attributes_file_threshold_bytes: int | None = field(default=None, metadata=later(whole(U32)))
     """Attributes of a node whose JSON is longer go to a separate file, in generations `draft`,
     `alpha1` and `alpha`. By default none do."""
@@ -384,3 +406,59 @@ def _resolved_storage(settings: StorageSettings) -> ResolvedStorage:
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     return ResolvedStorage(**given)  # type: ignore[arg-type]
+
+
+_CONFIG, _STORAGE, _RETRIES = ResolvedConfig(), ResolvedStorage(), ResolvedRetries()
+_LOCATIONS = LocationCompression()
+EFFECTIVE.update(
+    {
+        CompressionConfig: {
+            "algorithm": CompressionAlgorithm.Zstd,
+            "level": _CONFIG.compression_level,
+        },
+        CachingConfig: {
+            "num_snapshot_nodes": _CONFIG.num_snapshot_nodes,
+            "num_chunk_refs": _CONFIG.num_chunk_refs,
+            "num_transaction_changes": _CONFIG.num_transaction_changes,
+            "num_bytes_attributes": _CONFIG.num_bytes_attributes,
+            "num_bytes_chunks": _CONFIG.num_bytes_chunks,
+        },
+        ManifestPreloadConfig: {
+            "max_total_refs": _CONFIG.preload_max_total_refs,
+            "preload_if": _CONFIG.preload_if,
+        },
+        ManifestVirtualChunkLocationCompressionConfig: {
+            "min_num_chunks": _LOCATIONS.min_num_chunks,
+            "dictionary_max_training_samples": _LOCATIONS.max_samples,
+            "dictionary_max_size_bytes": _LOCATIONS.max_dictionary_bytes,
+            "compression_level": _LOCATIONS.level,
+        },
+        ManifestConfig: {"max_concurrent_manifest_fetches_during_commit": 1},
+        StorageRetriesSettings: {
+            "max_tries": _STORAGE.max_tries,
+            "initial_backoff_ms": _STORAGE.initial_backoff_ms,
+            "max_backoff_ms": _STORAGE.max_backoff_ms,
+        },
+        StorageConcurrencySettings: {
+            "max_concurrent_requests_for_object": _STORAGE.max_concurrent_requests_for_object,
+            "ideal_concurrent_request_size": _STORAGE.ideal_concurrent_request_size,
+        },
+        StorageSettings: {
+            "unsafe_use_conditional_create": _STORAGE.use_conditional_create,
+            "unsafe_use_conditional_update": _STORAGE.use_conditional_update,
+            "unsafe_use_metadata": _STORAGE.use_metadata,
+            "minimum_size_for_multipart_upload": _STORAGE.minimum_size_for_multipart_upload,
+        },
+        RepoUpdateRetryConfig: {
+            "default": StorageRetriesSettings(
+                _RETRIES.max_tries, _RETRIES.initial_backoff_ms, _RETRIES.max_backoff_ms
+            )
+        },
+        RepositoryConfig: {
+            "inline_chunk_threshold_bytes": _CONFIG.inline_chunk_threshold_bytes,
+            "get_partial_values_concurrency": _CONFIG.get_partial_values_concurrency,
+            "max_concurrent_requests": _CONFIG.max_concurrent_requests,
+            "num_updates_per_repo_info_file": _CONFIG.num_updates_per_repo_info_file,
+        },
+    }
+)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from airflow_provider_icechunk.engine.display import Default, Made
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 Check = Callable[[object], str | None]
@@ -21,8 +22,8 @@ U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
 
 
-@dataclass(kw_only=True, slots=True)
-class Settings:
+@dataclass(kw_only=True, slots=True, repr=False)
+class Settings(Made):
     """A group of optional settings that can be changed by assignment, like the official ones."""
 
     extra: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
@@ -36,6 +37,20 @@ class Settings:
                 f"{type(self).__name__}.{name} {problem}", kind=Kind.INVALID_CONFIG
             )
         object.__setattr__(self, name, value)
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """Every setting; where none was chosen, what it is in effect."""
+        return {name: self._in_effect(name, one) for name, one in self.shown_arguments().items()}
+
+    def _in_effect(self, name: str, value: object) -> object:
+        if value is not None:
+            return value
+        effective = EFFECTIVE.get(type(self), {})
+        if name in effective:
+            chosen = effective[name]
+            return chosen if isinstance(chosen, Settings) else Default(chosen)
+        kind = next(f.metadata.get("kind") for f in fields(self) if f.name == name)
+        return kind() if kind is not None and issubclass(kind, Settings) else None
 
     def merge(self, other: Self) -> Self:
         """These settings, overridden by those of `other` that are set."""
@@ -89,6 +104,9 @@ def _of(kind: type) -> Check:
 def _deep(item: Any) -> bool:
     return bool(item.metadata.get("merge", True))
 
+
+EFFECTIVE: dict[type, Mapping[str, object]] = {}
+"""Values in effect of settings that nobody chose, for display."""
 
 _CHECKS: dict[type, dict[str, Check]] = {}
 

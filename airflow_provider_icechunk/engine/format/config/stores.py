@@ -9,11 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
-from .settings import U32, Settings, one, whole
+from airflow_provider_icechunk.engine.display import Made, Shown, as_code, official_name
+
+from .settings import U32, Settings, later, one, whole
 
 
-@dataclass(slots=True)
+class ChecksumAlgorithm(Enum):
+    """How the body of a write is summed up for the server; for stores that accept only some."""
+
+    Crc32 = 0
+    Crc32c = 1
+    Crc64Nvme = 2
+    Sha1 = 3
+    Sha256 = 4
+
+
+@dataclass(slots=True, repr=False)
 class S3Options(Settings):
     """How to reach an S3 or S3-compatible service."""
 
@@ -24,59 +37,78 @@ class S3Options(Settings):
     force_path_style: bool = field(default=False, metadata=one(bool))
     network_stream_timeout_seconds: int | None = field(default=None, metadata=whole(U32))
     requester_pays: bool = field(default=False, metadata=one(bool))
+    checksum_algorithm: ChecksumAlgorithm | None = field(
+        default=None, metadata=later(one(ChecksumAlgorithm))
+    )
+
+
+class _Store(Made):
+    """Shown with its options as its own facts, and made from one argument."""
+
+    __slots__ = ()
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """Those of the options, if it has them."""
+        facts = super().shown_facts()
+        only = next(iter(facts.values()), None)
+        return only.shown_facts() if isinstance(only, Shown) else facts
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(map(as_code, self.shown_arguments().values()))
+        return f"{official_name(type(self))}({arguments})"
 
 
 class ObjectStoreConfig:
     """The kinds of stores for virtual chunks."""
 
-    @dataclass(frozen=True, slots=True)
-    class InMemory:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class InMemory(_Store):
         """The memory of this process."""
 
-    @dataclass(frozen=True, slots=True)
-    class LocalFileSystem:
+    @dataclass(frozen=True, slots=True, repr=False)
+    class LocalFileSystem(_Store):
         """A directory of this machine."""
 
         path: str
 
-    @dataclass(frozen=True)
-    class S3Compatible:
+    @dataclass(frozen=True, repr=False)
+    class S3Compatible(_Store):
         """A service that speaks the S3 protocol."""
 
         options: S3Options
 
-    @dataclass(frozen=True)
-    class S3:
+    @dataclass(frozen=True, repr=False)
+    class S3(_Store):
         """Amazon S3."""
 
         options: S3Options
 
-    @dataclass(frozen=True)
-    class Gcs:
+    @dataclass(frozen=True, repr=False)
+    class Gcs(_Store):
         """Google Cloud Storage; its options may name another endpoint."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 
-    @dataclass(frozen=True)
-    class Azure:
+    @dataclass(frozen=True, repr=False)
+    class Azure(_Store):
         """Azure Blob Storage; its options name the account."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 
-    @dataclass(frozen=True)
-    class Tigris:
+    @dataclass(frozen=True, repr=False)
+    class Tigris(_Store):
         """Tigris, through its S3 protocol."""
 
         opts: S3Options
 
-    @dataclass(frozen=True)
-    class Http:
+    @dataclass(frozen=True, repr=False)
+    class Http(_Store):
         """A web server, read with range requests."""
 
         opts: Mapping[str, str] | None = field(default=None, repr=False)
 
-    @dataclass(frozen=True)
-    class Unknown:
+    @dataclass(frozen=True, repr=False)
+    class Unknown(_Store):
         """An unknown kind in a stored configuration."""
 
         tag: str
@@ -106,7 +138,7 @@ _SCHEMES: dict[type, tuple[str, ...]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class VirtualChunkContainer(Settings):
     """Virtual chunks below a URL prefix, and the store they are in."""
 

@@ -25,6 +25,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     check_prefix,
     resolve,
 )
+from airflow_provider_icechunk.engine.storage.faces import Storage
 from airflow_provider_icechunk.engine.storage.readback import probe_conditional_writes
 
 from .requests import Requests, Upload
@@ -33,15 +34,12 @@ from .troubles import Trouble
 _BATCH = 1000
 
 
-class BucketStorage:
+class BucketStorage(Storage):
     """Objects below a prefix of a bucket; conditions of writes are left to the store."""
 
     def __init__(self, bucket: Requests, concurrency: int) -> None:
         self._bucket = bucket
         self._at_once = concurrency
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.location!r})"
 
     @property
     def location(self) -> str:

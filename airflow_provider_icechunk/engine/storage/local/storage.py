@@ -33,6 +33,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     check_prefix,
     resolve,
 )
+from airflow_provider_icechunk.engine.storage.faces import Storage
 from airflow_provider_icechunk.engine.storage.tuning import Tuning
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
@@ -68,7 +69,7 @@ def _rebuild(root: Path, durable: bool, concurrency: int) -> LocalStorage:
     return LocalStorage(root, durable=durable, concurrency=concurrency)
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """A folder, created when the first object is written.
 
     Unconditional writes become durable together, at `settle`; conditional ones immediately.
@@ -85,9 +86,6 @@ class LocalStorage:
         self._unsettled = files.Unsettled(str(self._paths.root))
         self._durable = durable
         self._concurrency = concurrency
-
-    def __repr__(self) -> str:
-        return f"LocalStorage({self.location!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without locks and unsettled writes."""

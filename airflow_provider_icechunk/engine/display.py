@@ -1,0 +1,228 @@
+"""How values show themselves: as text, as code that makes them again, and in notebooks.
+
+A value says its name and its facts (`Shown`), and this module makes the forms of it. Names are
+those of the official package, whose place `airflow_provider_icechunk.api` takes in a program.
+Everything in HTML is escaped: messages, paths and metadata are written by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from html import escape
+from typing import Any
+
+_ROOMS = {
+    "Conflict": "conflicts",
+    "ForkSession": "session",
+    "ChunkStorageStats": "stats",
+    "Diff": "snapshots",
+    "GCSummary": "ops",
+    "ManifestFileInfo": "snapshots",
+    "RepoStatus": "repository",
+    "S3Options": "storage",
+    "RearrangeSession": "session",
+    "Session": "session",
+    "SnapshotInfo": "snapshots",
+    "StorageConcurrencySettings": "storage",
+    "StorageRetriesSettings": "storage",
+    "StorageSettings": "storage",
+    "StorageTimeoutSettings": "storage",
+    "Update": "ops",
+    "VirtualChunkContainer": "virtual",
+}
+"""Where the official package keeps a class; the others here are parts of the configuration."""
+_INDENT = "    "
+_MOST_ITEMS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A value that nobody chose, and what it is in effect."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named value inside another one, which has no class of its own."""
+
+    name: str
+    facts: Mapping[str, object]
+
+
+class Shown:
+    """Shows its name and its facts."""
+
+    __slots__ = ()
+
+    def shown_name(self) -> str:
+        """The name, as in the official package."""
+        return official_name(type(self))
+
+    def shown_facts(self) -> Mapping[str, object]:
+        """What is worth knowing, in order."""
+        return {item.name: getattr(self, item.name) for item in _visible(self)}
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+class Made(Shown):
+    """Shown as code by `repr`: evaluated with the API as `icechunk`, it gives an equal value."""
+
+    __slots__ = ()
+
+    def shown_arguments(self) -> Mapping[str, object]:
+        """The arguments that make it."""
+        return {item.name: getattr(self, item.name) for item in _visible(self)}
+
+    def __repr__(self) -> str:
+        return as_code(self)
+
+
+def official_name(cls: type) -> str:
+    """Where the official package has this class."""
+    return f"icechunk.{_ROOMS.get(cls.__name__, 'config')}.{cls.__qualname__}"
+
+
+def as_text(value: Shown) -> str:
+    """The name in angle brackets, then a line for each fact."""
+    return "\n".join(_lines(value.shown_name(), value.shown_facts())) + "\n"
+
+
+def as_code(value: object) -> str:
+    """A call that makes the value."""
+    match value:
+        case Made():
+            return _call(official_name(type(value)), value.shown_arguments())
+        case Enum():
+            return f"icechunk.{type(value).__name__}.{value.name}"
+        case str():
+            return _quoted(value)
+        case Mapping():
+            items = (f"{as_code(key)}: {as_code(item)}" for key, item in value.items())
+            return _block("{", items, "}")
+        case tuple():
+            return f"({', '.join(map(as_code, value))}{',' if len(value) == 1 else ''})"
+        case list():
+            return f"[{', '.join(map(as_code, value))}]"
+        case _:
+            return repr(value)
+
+
+def as_html(value: Shown) -> str:
+    """A box for notebooks, in the colours of the page, light or dark."""
+    return f"<style>{_STYLE}</style>\n{_box(value.shown_name(), value.shown_facts())}"
+
+
+def _visible(value: Any) -> list[Any]:
+    return [item for item in fields(value) if item.repr]
+
+
+def _lines(name: str, facts: Mapping[str, object]) -> list[str]:
+    lines = [f"<{name}>"]
+    for key, fact in facts.items():
+        inner = _inside(fact)
+        if inner is None:
+            first, *rest = plain(fact).split("\n")
+            lines += [f"{key}: {first}", *(f"{_INDENT}{line}" for line in rest)]
+        else:
+            lines += [f"{key}:", *(f"{_INDENT}{line}" for line in inner)]
+    return lines
+
+
+def _inside(fact: object) -> list[str] | None:
+    """The lines of a fact that has facts itself; `None` for a plain one."""
+    match fact:
+        case Shown():
+            return _lines(fact.shown_name(), fact.shown_facts())
+        case Table(name, facts):
+            return _lines(name, facts)
+        case Mapping() if fact and all(isinstance(one, Shown) for one in fact.values()):
+            lines: list[str] = []
+            for key, one in fact.items():
+                lines += [f"{key}:", *(f"{_INDENT}{line}" for line in _inside(one) or ())]
+            return lines
+        case _:
+            return None
+
+
+def plain(fact: object) -> str:
+    """A fact in one line; long lists are cut."""
+    match fact:
+        case Default(value):
+            return f"{plain(value)} (default)"
+        case Enum():
+            return fact.name
+        case str() | None | bool() | int() | float():
+            return str(fact)
+        case Sequence() if len(fact) > _MOST_ITEMS and not isinstance(fact, bytes):
+            return f"{list(fact[:_MOST_ITEMS])!r} and {len(fact) - _MOST_ITEMS} more"
+        case _:
+            return repr(fact)
+
+
+def _call(name: str, arguments: Mapping[str, object]) -> str:
+    return _block(f"{name}(", (f"{key}={as_code(one)}" for key, one in arguments.items()), ")")
+
+
+def _block(start: str, items: Iterable[str], end: str) -> str:
+    lines = [line for item in items for line in f"{item},".split("\n")]
+    if not lines:
+        return start + end
+    return "\n".join([start, *(f"{_INDENT}{line}" for line in lines), end])
+
+
+def _quoted(text: str) -> str:
+    is_plain = text.isprintable() and not {'"', "\\"} & set(text)
+    return f'"{text}"' if is_plain else repr(text)
+
+
+def _box(name: str, facts: Mapping[str, object]) -> str:
+    rows = "\n".join(_row(key, fact) for key, fact in facts.items())
+    return (
+        f'<div class="icechunk-repr">\n<div class="icechunk-header">&lt;{escape(name)}&gt;</div>\n'
+        f"{rows}\n</div>"
+    )
+
+
+def _row(key: str, fact: object) -> str:
+    title = escape(key)
+    match fact:
+        case Shown():
+            inner = _box(fact.shown_name(), fact.shown_facts())
+        case Table(name, facts):
+            inner = _box(name, facts)
+        case Mapping() if fact and all(isinstance(one, Shown) for one in fact.values()):
+            inner = "\n".join(_row(str(name), one) for name, one in fact.items())
+        case _:
+            return (
+                f'<div class="icechunk-field"><span class="icechunk-field-name">{title}:</span> '
+                f'<span class="icechunk-field-value">{escape(plain(fact))}</span></div>'
+            )
+    return f"<details><summary>{title}</summary>\n{inner}\n</details>"
+
+
+_STYLE = """
+.icechunk-repr { max-width: 50em; line-height: 1.5; color: inherit; }
+.icechunk-repr .icechunk-header {
+  font-weight: 600; margin-bottom: 4px; padding-bottom: 4px;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent);
+}
+.icechunk-repr .icechunk-field-name, .icechunk-repr summary { opacity: 0.7; }
+.icechunk-repr .icechunk-field-value { white-space: pre-wrap; overflow-wrap: anywhere; }
+.icechunk-repr summary { cursor: pointer; }
+.icechunk-repr details > .icechunk-repr {
+  margin: 4px 0 4px 12px; padding: 6px 10px; border-radius: 4px;
+  background: color-mix(in srgb, currentColor 6%, transparent);
+}
+"""
+"""Every colour is derived from the text's, so that it fits whatever theme the page has."""
