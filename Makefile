@@ -87,7 +87,8 @@ release: setup ## build and check what is released; uploads nothing
 	@$(BIN)/python -m tools.release
 
 clean: ## remove everything these targets made
-	rm -rf $(VENV) .venv-icechunk2 .matrix .java .azurite .demo .airflow docs/_build .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .venv-icechunk2 .venv-official-* .matrix .java .azurite .demo .airflow docs/_build \
+		.mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache .coverage spark-warehouse metastore_db derby.log \
 		build dist *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -694,7 +694,11 @@ add_async_twins(
 def _default_settings(storage: Storage) -> StorageSettings:
     """The settings of a storage where a configuration chooses none."""
     del storage
-    return StorageSettings()
+    return StorageSettings(
+        concurrency=StorageConcurrencySettings(),
+        retries=StorageRetriesSettings(),
+        timeouts=StorageTimeoutSettings(),
+    )
 
 
 # The storage room knows no configuration.

@@ -1,8 +1,8 @@
 """Log lines for users of the official package: the same names, filters and variables.
 
-Lines go through Python's logging, under `icechunk` and names below it, so that handlers of a program
-get them like any others. A filter, given or in `ICECHUNK_LOG`, also prints them to the standard
-error stream, or with `ICECHUNK_LOG_TO_STDOUT` to the standard output.
+Lines go through Python's logging, under `icechunk` and names below it, so that handlers of a
+program get them like any others. A filter, given or in `ICECHUNK_LOG`, also prints them to the
+standard error stream, or with `ICECHUNK_LOG_TO_STDOUT` to the standard output.
 """
 
 from __future__ import annotations

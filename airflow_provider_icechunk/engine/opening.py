@@ -298,8 +298,8 @@ def open_core(
     found = find_core(storage, config, authorize, packing=packing, world=world)
     if found is None:
         raise NotFoundError(
-            f"no repository found in {storage.location}: check the path or prefix, or "
-            "create one there with `Repository.create`"
+            f"the repository doesn't exist: nothing of one is in {storage.location}; check the "
+            "path or prefix, or create one there with `Repository.create`"
         )
     return found
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.commit.replay import changes_between
 from airflow_provider_icechunk.engine.display import Shown
-from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig, StorageSettings
 from airflow_provider_icechunk.engine.format.generation import SpecVersion, version_of
 from airflow_provider_icechunk.engine.history import inspect, operations, versions
 from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
@@ -30,7 +30,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 from . import opening
 from .concurrency import in_thread
-from .core import Authorization, Core
+from .core import Authorization, Core, follow
 from .logs import logger
 from .opening import detect_generation
 from .world import REAL_WORLD, World
@@ -185,20 +185,26 @@ class Repository(Shown, RepositoryTwins):
         )
 
     @staticmethod
-    def exists(storage: Storage) -> bool:
+    def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
         """Whether there is a repository, of any generation."""
+        storage = _with_settings(storage, storage_settings)
         return detect_generation(storage) is not None
 
     @staticmethod
-    def fetch_spec_version(storage: Storage) -> SpecVersion | str | None:
+    def fetch_spec_version(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | str | None:
         """The generation of a repository without opening it; `None` if there is none."""
+        storage = _with_settings(storage, storage_settings)
         generation = detect_generation(storage)
         return None if generation is None else version_of(generation)
 
     @staticmethod
-    def fetch_config(storage: Storage) -> RepositoryConfig | None:
-        """The configuration stored with a repository, if there is one."""
-        return opening.stored_config(storage)
+    def fetch_config(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> RepositoryConfig | None:
+        """The configuration stored with a repository; `None` if none is stored there."""
+        return opening.stored_config(_with_settings(storage, storage_settings))
 
     def reopen(
         self,
@@ -707,3 +713,7 @@ def _reopened(cls: type[Repository], origin: Origin, metadata: dict[str, Any]) -
     repository = cls(origin.open())
     repository.set_default_commit_metadata(metadata)
     return repository
+
+
+def _with_settings(storage: Storage, settings: StorageSettings | None) -> Storage:
+    return storage if settings is None else follow(storage, RepositoryConfig(storage=settings))

@@ -33,7 +33,8 @@ def amend(
     refs = core.refs
     if not refs.generation.can_amend:
         raise UnsupportedError(
-            "amending needs a repository of generation `2`; make another commit instead"
+            "amending needs a repository of generation `2`; make another commit instead, or "
+            "upgrade it with `migrate`"
         )
     newer = v2_refs(refs, "amending")
     if newer.parent(base) is None:

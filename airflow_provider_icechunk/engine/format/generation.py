@@ -185,6 +185,9 @@ class SpecVersion(IntEnum):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
+    def __repr__(self) -> str:
+        return f"SpecVersion.{self.name}"
+
     __hash__ = IntEnum.__hash__
 
 

@@ -414,7 +414,7 @@ class V2Refs:
         status = info.status
         if status.availability is Availability.READ_ONLY:
             raise ReadOnlyError(
-                f"{self.storage.location} is read-only"
+                f"repository status is read-only in {self.storage.location}"
                 + (f": {status.reason}" if status.reason else "; set its status to change it")
             )
 
@@ -434,7 +434,8 @@ def v2_refs(refs: Refs, what: str) -> V2Refs:
     """The refs, checked to be of generation `2`, which `what` needs."""
     if not isinstance(refs, V2Refs):
         raise UnsupportedError(
-            f"this repository is of generation `{refs.generation}`; {what} needs generation `2`"
+            f"this repository is of generation `{refs.generation}`; {what} needs generation `2`: "
+            "upgrade it with `migrate`"
         )
     return refs
 

@@ -44,7 +44,7 @@ from airflow_provider_icechunk.engine.workers.codec import Fragment
 from airflow_provider_icechunk.engine.workers.coordinator import Coordinator
 from airflow_provider_icechunk.engine.workers.merge import OnOverlap
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
-from airflow_provider_icechunk.exceptions import Kind, NotFoundError, SessionError
+from airflow_provider_icechunk.exceptions import Kind, NotFoundError, ReadOnlyError, SessionError
 
 from .preload import preloaded
 
@@ -358,6 +358,10 @@ class Session(Shown, SessionTwins):
         # A fork is a session, too: neither module can be imported before the other.
         from .fork import ForkSession
 
+        if self.read_only:
+            raise ReadOnlyError(
+                "cannot fork a read-only session: a fork writes; open one with `writable_session`"
+            )
         with self.tree.lock:
             work = self._coordinator.fork(self._writable_branch())
             return ForkSession(self._core, self._core.objects.snapshot(work.staged), work)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from posixpath import normpath
+from typing import Any
 from urllib.parse import quote, unquote
 
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified, Virtual
@@ -193,8 +194,7 @@ class VirtualChunkSpec:
 
     def reference(self) -> Virtual:
         """The reference to store in a manifest."""
-        checksum = checksum_of(self.etag_checksum or self.last_updated_at_checksum)
-        return Virtual(self.location, self.offset, self.length, checksum)
+        return reference_of(self)
 
 
 def checksum_of(value: str | datetime | None) -> Checksum | None:
@@ -208,3 +208,9 @@ def checksum_of(value: str | datetime | None) -> Checksum | None:
     if not 0 < seconds < 1 << 32:
         raise InvalidInputError("a last-modified checksum must be a time from 1970 to 2106")
     return LastModified(seconds)
+
+
+def reference_of(spec: Any) -> Virtual:
+    """What a spec refers to; one of the official class has the same attributes."""
+    checksum = checksum_of(spec.etag_checksum or spec.last_updated_at_checksum)
+    return Virtual(spec.location, spec.offset, spec.length, checksum)

@@ -7,8 +7,10 @@ in the event loop; everything else runs in threads, with the chunks of one turn 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, Self
 
 import numpy as np
@@ -27,12 +29,14 @@ from airflow_provider_icechunk.engine.format.names import (
     ROOT,
     is_below,
 )
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.tree.chunk_table import ChunkTable, chunk_tables
 from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from airflow_provider_icechunk.engine.virtual.locations import (
     VirtualChunkSpec,
     checksum_of,
     parse_location,
+    reference_of,
 )
 from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.exceptions import (
@@ -102,6 +106,25 @@ class StoreSession(Protocol):
         ...
 
 
+def _be_known_to_others() -> None:
+    """Let `isinstance` of the official class accept ours, for programs that ask, like VirtualiZarr.
+
+    Where neither it nor VirtualiZarr was imported, nobody can ask, and nothing is imported.
+    """
+    if _KNOWN or not {"icechunk", "virtualizarr"} & sys.modules.keys():
+        return
+    _KNOWN.append(True)
+    try:
+        official = import_module("icechunk").IcechunkStore
+    except (ImportError, AttributeError):
+        return
+    if official is not IcechunkStore:
+        official.register(IcechunkStore)
+
+
+_KNOWN: list[bool] = []
+
+
 class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
     """Zarr arrays and groups of one session. Writes become visible when the session commits."""
 
@@ -110,6 +133,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         self._session = session
         self._tree = session.tree
         self._chunks = ChunkReads(session.tree)
+        _be_known_to_others()
         self._reads = Batcher[Ask, bytes | None](self._chunks.large_apart)
 
     def __eq__(self, value: object) -> bool:
@@ -401,7 +425,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
 
         Returns `None`, or the chunks that were left out because no container covers them.
         """
-        items: Items = [(tuple(spec.index), spec.reference()) for spec in chunks]
+        items: Items = [(tuple(spec.index), reference_of(spec)) for spec in chunks]
         refs = ChunkRefs.from_items(len(items[0][0]) if items else 0, items)
         return self._put_virtual(array_path, refs, validate=validate_containers)
 
@@ -421,6 +445,10 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
 
         An empty location leaves its chunk out. Returns as `set_virtual_refs` does.
         """
+        array = self._tree.array(f"/{array_path.strip('/')}")
+        if not array_document(array).shape and set(chunk_grid_shape) <= {1}:
+            # The one chunk of an array without dimensions is often given as a grid of one.
+            chunk_grid_shape, arr_offset = (), None
         index = grid_index(chunk_grid_shape, arr_offset)
         refs = columns(index, locations, offsets, lengths, checksum_of(checksum))
         return self._put_virtual(array_path, refs, validate=validate_containers)

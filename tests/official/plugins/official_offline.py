@@ -1,7 +1,8 @@
 """A pytest plugin for the official suites: leaves out tests that need servers which are not here.
 
 A test is left out if it, or a function or fixture of its module that it uses, names a bucket on the
-internet or a server other than the one for S3; otherwise each would wait for all its retries. Generated examples are few and always the same.
+internet or a server other than the one for S3; otherwise each would wait for all its retries.
+Generated examples are few and always the same.
 """
 
 import ast
@@ -61,8 +62,7 @@ def _reaching_servers(path: Path) -> set[str]:
 
 
 def _uses(text: str, name: str) -> bool:
-    return any(
-        (isinstance(node, ast.Name) and node.id == name)
-        or (isinstance(node, ast.arg) and node.arg == name)
-        for node in ast.walk(ast.parse(text))
+    nodes = list(ast.walk(ast.parse(text)))
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes) or any(
+        isinstance(node, ast.arg) and node.arg == name for node in nodes
     )

@@ -2,8 +2,9 @@
 
 Put before everything else on the path of a process that runs programs written for `icechunk`.
 `ICECHUNK_GENERATION` is that of new repositories: the official 2.x makes others than 1.x and this
-project. `ICECHUNK_TESTING` names the folder of the official package's own test helpers, which are plain
-Python on top of the public names; they are the only thing of it that is taken over.
+project. `ICECHUNK_VERSION` is the release that it stands for. `ICECHUNK_TESTING` names the folder
+of the official package's own test helpers, plain Python on top of the public names, which are the
+only thing of it that is taken over.
 """
 
 import os
@@ -55,6 +56,7 @@ class LatencyStorage:
 
 
 api.LatencyStorage = LatencyStorage
+api.__version__ = os.environ.get("ICECHUNK_VERSION", "2.3.0")
 api._all_error_kinds = _all_error_kinds
 api.__path__ = [os.environ["ICECHUNK_TESTING"]] if "ICECHUNK_TESTING" in os.environ else []
 sys.modules["icechunk"] = api

@@ -1,0 +1,1 @@
+"""The official test suites, run against this project through an import shim."""
