@@ -76,6 +76,7 @@ from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
+from airflow_provider_icechunk.engine.storage.base import Storage as AnyStorage
 from airflow_provider_icechunk.engine.storage.constructors import (
     azure_storage,
     gcs_storage,
@@ -119,12 +120,12 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     s3_refreshable_credentials,
     s3_static_credentials,
 )
-from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.engine.storage.faces import (
     Storage,
     StorageObjectInfo,
     s3_object_store_storage,
 )
+from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
 from airflow_provider_icechunk.engine.workers.codec import (
@@ -409,7 +410,7 @@ __all__ = [
 
 
 def migrate(
-    repository: Repository | Storage,
+    repository: Repository | AnyStorage,
     to: int | str = 2,
     *,
     dry_run: bool = False,
@@ -469,8 +470,8 @@ def upgrade_icechunk_repository(
 
 
 def copy_repository(
-    repository: Repository | Storage,
-    target: Storage,
+    repository: Repository | AnyStorage,
+    target: AnyStorage,
     *,
     overwrite: bool = False,
     compare: bool = False,

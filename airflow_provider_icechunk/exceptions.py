@@ -347,7 +347,8 @@ def _kind(given: Kind | ErrorKind | str | None, default: Kind) -> Kind | ErrorKi
 def _rebuild(
     cls: type[IcechunkError], args: tuple[Any, ...], state: dict[str, Any]
 ) -> IcechunkError:
-    error = cls.__new__(cls)
+    # Of exactly this class: `NotFoundError` would choose one by its kind.
+    error: IcechunkError = Exception.__new__(cls)
     error.args = args
     error.__dict__.update(state)
     return error

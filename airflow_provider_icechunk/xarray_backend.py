@@ -39,7 +39,7 @@ class IcechunkBackend(BackendEntrypoint):
             (f"{_SCHEME}:", f"{_SCHEME}+")
         )
 
-    def open_dataset(  # type: ignore[override]
+    def open_dataset(
         self,
         filename_or_obj: Any,
         *,

@@ -46,8 +46,8 @@ def set_filter(directives: str | None) -> None:
     root = logging.getLogger(ROOT)
     for known in [one for one in root.handlers if isinstance(one, _Printer)]:
         root.removeHandler(known)
-    for name in [one for one in logging.Logger.manager.loggerDict if one.startswith(f"{ROOT}.")]:
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    for below in [one for one in logging.Logger.manager.loggerDict if one.startswith(f"{ROOT}.")]:
+        logging.getLogger(below).setLevel(logging.NOTSET)
     root.setLevel(logging.NOTSET if text is None else _OFF)
     if text is None:
         return

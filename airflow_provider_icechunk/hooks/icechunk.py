@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         Repository,
         RepositoryConfig,
         Session,
-        Storage,
         WorkUnit,
     )
     from airflow_provider_icechunk.dataset import IcechunkDataset, Placement
+    from airflow_provider_icechunk.engine.storage.base import Storage
     from airflow_provider_icechunk.engine.storage.location import StorageLocation
 
     from .connection import IcechunkConnection

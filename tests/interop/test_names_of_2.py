@@ -30,35 +30,20 @@ print(json.dumps([names, members, arguments]))
 NOT_HERE = {
     # Labels in the user agent of requests.
     "Attribution",
-    "user_agent",
     # Azure is not supported.
     "AzureRefreshableCredential",
     "azure_anonymous_credentials",
     "azure_refreshable_credentials",
-    # Settings of the official client for object stores.
-    "ChecksumAlgorithm",
-    "StorageTimeoutSettings",
-    # Errors have a `kind` with codes of their own, and `NotFoundError` is not divided further.
-    "ErrorKind",
-    "InternalError",
-    "NodeNotFoundError",
-    "RefNotFoundError",
-    "RepositoryNotFoundError",
-    "SnapshotNotFoundError",
 }
 MEMBERS_NOT_HERE = {
     "Repository": {"attribution"},
-    # Stored values of these are kept and given back, but nothing here follows them.
-    "RepositoryConfig": {"max_concurrent_decodes", "previous_file"},
-    "ManifestConfig": {"max_concurrent_manifest_fetches_during_commit"},
+    # Stored values are kept and given back, but nothing here follows them.
+    "RepositoryConfig": {"previous_file"},
 }
 ARGUMENTS_NOT_HERE = {
     "Repository.create": {"attribution"},
     "Repository.open": {"attribution"},
     "Repository.open_or_create": {"attribution"},
-    # Settings of a storage are part of the configuration here.
-    "Repository.exists": {"storage_settings"},
-    "Repository.fetch_spec_version": {"storage_settings"},
 }
 COMPARED = ("Repository", "Session", "ForkSession", "IcechunkStore", "RepositoryConfig")
 COMPARED += ("ManifestConfig", "Diff", "SnapshotInfo", "Conflict", "Update", "RepoStatus")

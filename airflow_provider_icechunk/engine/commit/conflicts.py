@@ -97,8 +97,9 @@ class Conflict(Shown):
     """What exactly is in the way, for people; empty where the type says it all."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.node_id, list):
-            object.__setattr__(self, "chunks", np.asarray(self.node_id, dtype=np.uint32))
+        third: object = self.node_id
+        if isinstance(third, list):
+            object.__setattr__(self, "chunks", np.asarray(third, dtype=np.uint32))
             object.__setattr__(self, "node_id", _NO_NODE)
 
     @property

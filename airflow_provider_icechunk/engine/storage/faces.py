@@ -1,6 +1,7 @@
 """The official face of storages: constructors as class methods, settings, listings, display.
 
-Beside the protocol in `base`, which is all that the engine needs of a storage.
+Beside the protocol in `base`, which is all that the engine needs of a storage. The constructors
+make classes that have this face, so they are imported when they are called.
 """
 
 from __future__ import annotations
@@ -76,21 +77,25 @@ class Storage(Shown, _Protocol):
     @staticmethod
     def new_in_memory() -> _Protocol:
         """See `in_memory_storage`."""
-        return _constructors().in_memory_storage()
+        from .constructors import in_memory_storage
+
+        return in_memory_storage()
 
     @staticmethod
     def new_local_filesystem(path: str) -> _Protocol:
         """See `local_filesystem_storage`."""
-        return _constructors().local_filesystem_storage(path)
+        from .constructors import local_filesystem_storage
+
+        return local_filesystem_storage(path)
 
     @staticmethod
     def new_s3(
         config: Any, bucket: str, prefix: str | None, credentials: Any = None, **more: Any
     ) -> _Protocol:
         """See `s3_storage`."""
-        return _constructors().s3_storage(
-            bucket=bucket, prefix=prefix, **_s3(config, credentials), **_given(more)
-        )
+        from .constructors import s3_storage
+
+        return s3_storage(bucket=bucket, prefix=prefix, **_s3(config, credentials), **_given(more))
 
     @staticmethod
     def new_s3_object_store(
@@ -110,7 +115,9 @@ class Storage(Shown, _Protocol):
     ) -> _Protocol:
         """See `r2_storage`."""
         chosen = _s3(config, credentials)
-        return _constructors().r2_storage(
+        from .constructors import r2_storage
+
+        return r2_storage(
             bucket=bucket,
             prefix=prefix,
             account_id=account_id,
@@ -123,22 +130,19 @@ class Storage(Shown, _Protocol):
     def new_http(base_url: str, config: Any = None, headers: Any = None) -> _Protocol:
         """See `http_storage`."""
         options = {} if config is None else {"opts": config}
-        return _constructors().http_storage(base_url, **options, **_given({"headers": headers}))
+        from .constructors import http_storage
+
+        return http_storage(base_url, **options, **_given({"headers": headers}))
 
 
 def s3_object_store_storage(**options: Any) -> _Protocol:
     """The same as `s3_storage`: there is one client for S3."""
-    return _constructors().s3_storage(**options)
+    from .constructors import s3_storage
+
+    return s3_storage(**options)
 
 
 _R2 = ("endpoint_url", "region", "allow_http", "network_stream_timeout_seconds")
-
-
-def _constructors() -> Any:
-    # The constructors make classes that have this face.
-    from . import constructors
-
-    return constructors
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

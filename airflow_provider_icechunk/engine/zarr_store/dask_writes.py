@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
@@ -20,10 +21,9 @@ _AT_ONCE = 16
 def dask() -> Any:
     """The module with its arrays; an error that says so where it is not installed."""
     try:
-        import dask.array as module
+        return import_module("dask.array")
     except ImportError as error:
         raise UnsupportedError("Dask is not installed here: pip install 'dask[array]'") from error
-    return module
 
 
 def store_dask(
@@ -61,15 +61,13 @@ def session_merge_reduction(arrays: Any, *, split_every: int | None, **options: 
     """Compute arrays whose blocks are Zarr arrays that were written to; their merged sessions."""
     del options
     module = dask()
-    from dask import delayed
-
     given = arrays if isinstance(arrays, list | tuple) else [arrays]
     for one in given:
         if not isinstance(one, module.Array):
             raise TypeError(f"Expected a dask array, received {type(one)!r}")
     at_once = max(2, split_every or _AT_ONCE)
     level = [block for one in given for block in one.to_delayed().ravel().tolist()]
-    merge = delayed(_merge_written)
+    merge = import_module("dask").delayed(_merge_written)
     while len(level) > 1:
         level = [merge(level[start : start + at_once]) for start in range(0, len(level), at_once)]
     if not level:
@@ -107,8 +105,7 @@ def is_computed_elsewhere(obj: Any, options: Mapping[str, Any]) -> bool:
     variables = obj.variables if hasattr(obj, "data_vars") else {**obj.coords, None: obj}
     if not any(hasattr(getattr(one, "data", None), "dask") for one in variables.values()):
         return False
-    from dask import base, local, threaded
-
+    base, local, threaded = (import_module(f"dask.{one}") for one in ("base", "local", "threaded"))
     found = base.get_scheduler(scheduler=options.get("scheduler"))
     return found not in (None, threaded.get, local.get_sync)
 
@@ -141,7 +138,7 @@ def write_by_workers(
     )
     dataset = target._validate_and_autodetect_region(dataset)
     target._validate_encoding(encoding or {})
-    writer = ArrayWriter()
+    writer = ArrayWriter()  # type: ignore[no-untyped-call]
     dump_to_store(dataset, target, writer, encoding=encoding or {})
     if not writer.sources:
         return
@@ -165,10 +162,8 @@ def _pairs(writer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _scheduler(options: Mapping[str, Any]) -> Any:
-    from dask import config
-
     chosen = options.get("scheduler")
-    return nullcontext() if chosen is None else config.set(scheduler=chosen)
+    return nullcontext() if chosen is None else import_module("dask.config").set(scheduler=chosen)
 
 
 def _dump_to_store() -> Any:

@@ -331,9 +331,11 @@ def test_a_slow_storage_waits_before_each_call() -> None:
 
 
 def test_the_repr_of_a_storage_is_its_location(tmp_path: Path) -> None:
-    assert repr(MemoryStorage(name="x")) == "MemoryStorage('memory://x')"
-    assert repr(LocalStorage(tmp_path)) == f"LocalStorage('file://{tmp_path}')"
-    assert repr(S3Storage(S3Settings("b", "p"))) == "S3Storage('s3://b/p')"
+    assert repr(MemoryStorage(name="x")) == "<icechunk.Storage>\ntype: in-memory\n"
+    local = f"<icechunk.Storage>\ntype: local filesystem\npath: {tmp_path}\n"
+    assert repr(LocalStorage(tmp_path)) == local
+    bucket = "<icechunk.Storage>\ntype: S3\nbucket: b\nprefix: p\n"
+    assert repr(S3Storage(S3Settings("b", "p"))) == bucket
 
 
 def test_errors_of_a_broken_folder_name_the_path(tmp_path: Path) -> None:
