@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
@@ -108,18 +109,19 @@ def _amazon(aws_conn_id: str) -> StaticCredentials:
 
 def _google(gcp_conn_id: str) -> Token:
     """A current token of a Google connection."""
-    try:
-        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
-        from google.auth.transport.requests import Request
-    except ImportError:
-        raise _absent("gcp_conn_id", "apache-airflow-providers-google") from None
+    base = _module_of(
+        "airflow.providers.google.common.hooks.base_google",
+        needed_by="gcp_conn_id",
+        package="apache-airflow-providers-google",
+    )
 
     from airflow_provider_icechunk.engine.storage.secrets import Secret, Token
 
-    found = GoogleBaseHook(gcp_conn_id=gcp_conn_id).get_credentials()
+    found = base.GoogleBaseHook(gcp_conn_id=gcp_conn_id).get_credentials()
     if getattr(found, "requires_scopes", False):
         found = found.with_scopes([_GOOGLE_SCOPE])
-    found.refresh(Request())
+    # Of google-auth, which comes with the provider.
+    found.refresh(import_module("google.auth.transport.requests").Request())
     if not found.token:
         raise AccessDeniedError(f"the Google connection {gcp_conn_id!r} gives no token")
     mask_secret(found.token)
@@ -172,16 +174,17 @@ def _azure(wasb_conn_id: str) -> AzureCredentials:
 
 def _entra(wasb_conn_id: str) -> Token:
     """A current token of the identity that an Azure connection without keys stands for."""
-    try:
-        from airflow.providers.microsoft.azure.utils import get_sync_default_azure_credential
-    except ImportError:
-        raise _absent("wasb_conn_id", "apache-airflow-providers-microsoft-azure") from None
+    utils = _module_of(
+        "airflow.providers.microsoft.azure.utils",
+        needed_by="wasb_conn_id",
+        package="apache-airflow-providers-microsoft-azure",
+    )
     from airflow.sdk import BaseHook
 
     from airflow_provider_icechunk.engine.storage.secrets import Secret, Token
 
     extra = BaseHook.get_connection(wasb_conn_id).extra_dejson
-    found = get_sync_default_azure_credential(
+    found = utils.get_sync_default_azure_credential(
         managed_identity_client_id=extra.get("managed_identity_client_id"),
         workload_identity_tenant_id=extra.get("workload_identity_tenant_id"),
     ).get_token(_AZURE_SCOPE)
@@ -189,7 +192,11 @@ def _entra(wasb_conn_id: str) -> Token:
     return Token(Secret(found.token), datetime.fromtimestamp(found.expires_on, UTC))
 
 
-def _absent(field: str, package: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{field} needs the package {package}: install it", kind=Kind.INVALID_CONFIG
-    )
+def _module_of(name: str, *, needed_by: str, package: str) -> Any:
+    """A module of a provider that is there if a connection of its type is used."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InvalidInputError(
+            f"{needed_by} needs the package {package}: install it", kind=Kind.INVALID_CONFIG
+        ) from None
