@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Never, TypedDict, Unpack
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.exceptions import (
@@ -290,29 +290,43 @@ def redirect_storage(base_url: str) -> Storage:
 
     Asked once, now. The credentials are those of the environment.
     """
+    from .location import StorageLocation
+
+    url = base_url
+    for _ in range(_REDIRECTS):
+        if urlsplit(url).scheme not in {"http", "https"}:
+            break
+        url = _redirected(url)
+    if urlsplit(url).scheme not in _REDIRECTED:
+        # A server must not send anybody to files of this machine.
+        raise StorageError(
+            f"{shown(base_url)} does not lead to a storage but to {shown(url)}: it has to redirect "
+            f"to a URL with {', '.join(f'{one}://' for one in _REDIRECTED)}"
+        )
+    return StorageLocation(url).storage()
+
+
+def _redirected(url: str) -> str:
+    """Where a web server redirects to; empty if it does not."""
     import urllib3
     from urllib3.exceptions import HTTPError
 
-    from .location import StorageLocation
-
+    if urlsplit(url).username is not None:
+        raise InvalidInputError(
+            f"{shown(url)} contains a user or password: remove it", kind=Kind.INVALID_CONFIG
+        )
     try:
-        answer = urllib3.request("GET", base_url, redirect=False, retries=False, timeout=30.0)
+        answer = urllib3.request("GET", url, redirect=False, retries=False, timeout=30.0)
     except (HTTPError, OSError) as error:
         raise StorageError(
-            f"cannot ask {shown(base_url)} where the repository is: {type(error).__name__}",
+            f"cannot ask {shown(url)} where the repository is: {type(error).__name__}",
             kind=Kind.STORAGE_UNREACHABLE,
         ) from None
     target = answer.headers.get("Location", "") if 300 <= answer.status < 400 else ""
-    scheme = urlsplit(target).scheme
-    if scheme not in _REDIRECTED:
-        raise StorageError(
-            f"{shown(base_url)} does not redirect to a storage (status {answer.status}): its "
-            f"Location has to be a URL with {', '.join(f'{one}://' for one in _REDIRECTED)}"
-        )
-    # A server must not send anybody to files of this machine, nor to an address inside its network.
-    return StorageLocation(target).storage()
+    return urljoin(url, target) if target else ""
 
 
+_REDIRECTS = 4
 _REDIRECTED = ("s3", "gs", "az", "abfs", "abfss")
 
 
