@@ -80,7 +80,7 @@ def get_provider_info() -> dict[str, object]:
         ],
         "asset-uris": [
             {
-                "schemes": ["icechunk"],
+                "schemes": ["icechunk", "icechunk+gs", "icechunk+az"],
                 "handler": "airflow_provider_icechunk.assets.icechunk.sanitize_uri",
                 "factory": "airflow_provider_icechunk.assets.icechunk.create_asset",
                 "to_openlineage_converter": (

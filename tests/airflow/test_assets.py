@@ -114,3 +114,39 @@ def test_a_run_that_succeeds_tags_the_head_and_again_changes_nothing(folder: Pat
     for _ in range(2):
         notifier({"params": {"name": "weather"}, "run_id": "7"})
         assert repository.lookup_tag("run-7") == head
+
+
+@pytest.mark.parametrize(
+    ("arguments", "uri", "lineage"),
+    [
+        ({"url": "gs://b/p/q"}, "icechunk+gs://b/p/q?branch=main", ("gs://b", "p/q")),
+        (
+            {"url": "az://c/p", "account": "archive"},
+            "icechunk+az://archive/c/p?branch=main",
+            ("abfss://c@archive.dfs.core.windows.net", "p"),
+        ),
+        (
+            {"url": "abfs://c@archive.dfs.core.windows.net/p"},
+            "icechunk+az://archive/c/p?branch=main",
+            ("abfss://c@archive.dfs.core.windows.net", "p"),
+        ),
+        ({"url": "s3://b/p"}, "icechunk://b/p?branch=main", ("s3://b", "p")),
+        ({"url": "/data/x"}, "icechunk:///data/x?branch=main", ("file", "/data/x")),
+    ],
+)
+def test_an_asset_of_any_cloud_is_named_in_lineage_like_its_storage(
+    arguments: dict[str, str],
+    uri: str,
+    lineage: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facet, "Dataset", SimpleNamespace)
+    asset = create_asset(**arguments)
+    assert asset.uri == uri
+    found = convert_asset_to_openlineage(asset, None)
+    assert (found.namespace, found.name) == lineage
+
+
+def test_an_asset_of_azure_needs_its_account() -> None:
+    with pytest.raises(ValueError, match="account"):
+        create_asset(url="az://c/p")

@@ -124,7 +124,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
             for name, value in ours.items()
         }
         where = {name: known.pop(name) for name in OPTIONS if name in known}
-        place = {"url": known["path"], **where} if known.get("path") else None
+        # Without an address, `path` is what is named as missing.
+        place = {"url": known.get("path") or "memory://missing", **where}
         return SourceOptions.model_validate({**known, "location": place})
     except ValidationError as error:
         raise InvalidInputError(f"invalid options for icechunk: {describe(error)}") from None
