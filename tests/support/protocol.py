@@ -32,7 +32,6 @@ class Rules:
     collector_announces: bool = True
     collector_reads_leases: bool = True
     collector_looks_again: bool = True
-    expiry_keeps_the_head: bool = True
 
 
 class Snap(NamedTuple):
@@ -139,7 +138,7 @@ def steps(state: State, rules: Rules, last: int) -> Iterator[tuple[str, State]]:
     for number in (0, 1):
         for what, after in _write(state, rules, number):
             yield f"writer {number}: {what}", after
-    for what, after in _expire(state, rules):
+    for what, after in _expire(state):
         yield f"expiry: {what}", after
     for what, after in _collect(state, rules):
         yield f"collector: {what}", after
@@ -238,7 +237,7 @@ def _acknowledge(
     return "is acknowledged", state._replace(writers=becomes(at="done"), leases=leases)
 
 
-def _expire(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
+def _expire(state: State) -> Iterator[tuple[str, State]]:
     at, name = state.expiry
     if at == "begin":
         history = line(state)
@@ -247,8 +246,7 @@ def _expire(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
     elif at == "edit":
         snap = find(state, name)
         if snap is not None:
-            parent = "first" if rules.expiry_keeps_the_head else "garbage"
-            edited = Snap(name, parent, snap.chunks, state.time)
+            edited = Snap(name, "first", snap.chunks, state.time)
             yield (
                 "edits",
                 state._replace(snaps=(state.snaps - {snap}) | {edited}, expiry=("done", name)),
@@ -356,11 +354,17 @@ class Explored:
     path: tuple[str, ...] = ()
 
 
-def explore(rules: Rules | None = None, *, last: int = 4, most: int = 1_000_000) -> Explored:
+ALONE = START._replace(writers=(Writer(), Writer(at="refused")))
+"""One writer beside a collection: enough to show what most rules are for."""
+
+
+def explore(
+    rules: Rules | None = None, *, start: State = START, last: int = 4, most: int = 1_000_000
+) -> Explored:
     """Look at every state that can be reached; if one is broken, the shortest way to it."""
     chosen = rules or Rules()
-    came: dict[State, tuple[State, str] | None] = {START: None}
-    waiting = deque([START])
+    came: dict[State, tuple[State, str] | None] = {start: None}
+    waiting = deque([start])
     while waiting:
         state = waiting.popleft()
         problem = broken(state)
