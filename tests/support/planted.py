@@ -13,17 +13,34 @@ from airflow_provider_icechunk.engine import leases
 from airflow_provider_icechunk.engine.commit import commit as committing
 from airflow_provider_icechunk.engine.commit import conflicts, writer
 from airflow_provider_icechunk.engine.commit.rebase import Draft
+from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.history import versions
 from airflow_provider_icechunk.engine.maintenance import collect, expire
+from airflow_provider_icechunk.engine.maintenance.collect_plan import CollectionPlan
+from airflow_provider_icechunk.engine.maintenance.reachable import Loader
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.refs.base import Behind, Trust
 from airflow_provider_icechunk.engine.refs.v1 import V1Refs
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.storage.base import Anything, Fetched, Version, Written
+from airflow_provider_icechunk.engine.storage.base import (
+    Anything,
+    Fetched,
+    Lost,
+    Version,
+    Written,
+)
+from airflow_provider_icechunk.engine.storage.memory import _holds
+from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.engine.world import to_micros
-from airflow_provider_icechunk.exceptions import OutcomeUnknownError, StorageError
+from airflow_provider_icechunk.exceptions import (
+    MaintenanceError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from airflow_provider_icechunk.testing.simulation import actors, process
+from airflow_provider_icechunk.testing.simulation.disk import Disk
+from airflow_provider_icechunk.testing.simulation.model import CHUNK
 from airflow_provider_icechunk.testing.simulation.process import ProcessStorage
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -282,3 +299,73 @@ def greedy_expiry(patch: pytest.MonkeyPatch) -> None:
         return make(core, replace(policy, older_than=policy.older_than + timedelta(hours=60)))
 
     patch.setattr(expire, "make_expiration_plan", plan)
+
+
+@bug("a conditional write looks first and writes later")
+def not_atomic(patch: pytest.MonkeyPatch) -> None:
+    write = Disk.write
+
+    def torn(self: Any, owner: Any, key: str, data: Any, expect: Any, **how: Any) -> Any:
+        if not _holds(expect, self._objects.get(key)):
+            return Lost()
+        owner._machine.scheduler.step()
+        return write(self, owner, key, data, Anything(), **how)
+
+    patch.setattr(Disk, "write", torn)
+
+
+@bug("the log of a commit leaves out its chunks")
+def empty_log(patch: pytest.MonkeyPatch) -> None:
+    log = ChangeSet.log
+    patch.setattr(
+        ChangeSet, "log", lambda self, identity: replace(log(self, identity), updated_chunks={})
+    )
+
+
+@bug("a snapshot is stored after the branch has moved to it")
+def late_snapshot(patch: pytest.MonkeyPatch) -> None:
+    store, swap = Objects.store_commit, leases.Leasehold.swap
+    waiting: list[Callable[[], Any]] = []
+
+    def later(self: Any, *parts: Any) -> None:
+        waiting.append(lambda: store(self, *parts))
+
+    def swap_first(self: Any, *moves: Any) -> Any:
+        outcome = swap(self, *moves)
+        while waiting:
+            waiting.pop()()
+        return outcome
+
+    patch.setattr(Objects, "store_commit", later)
+    patch.setattr(leases.Leasehold, "swap", swap_first)
+
+
+@bug("a collection deletes whatever is old enough")
+def age_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CollectionPlan, "without", lambda self, live: self)
+
+
+@bug("a collection takes a snapshot that it cannot read for an empty one")
+def fails_open(patch: pytest.MonkeyPatch) -> None:
+    read = Loader.snapshot
+
+    def snapshot(self: Any, identity: Any) -> Any:
+        try:
+            return read(self, identity)
+        except MaintenanceError:
+            return Snapshot(identity, None, 0, "", {}, {}, {})
+
+    patch.setattr(Loader, "snapshot", snapshot)
+
+
+@bug("a chunk that is gone is read as if it had never been written")
+def missing_is_empty(patch: pytest.MonkeyPatch) -> None:
+    get = ProcessStorage.get
+
+    def filled(self: Any, key: str, byte_range: Any = None) -> Any:
+        found = get(self, key, byte_range)
+        if found is None and key.startswith("chunks/"):
+            return Fetched(bytes(CHUNK), Version("none"))
+        return found
+
+    patch.setattr(ProcessStorage, "get", filled)

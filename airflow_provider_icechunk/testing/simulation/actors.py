@@ -304,12 +304,14 @@ def _edits(here: Process) -> Sequence[Edit]:
 
 
 def _solver(here: Process) -> ConflictSolver:
-    return here.random.choice([ConflictDetector(), MergeSolver(), MergeSolver()])
+    solvers: list[ConflictSolver] = [ConflictDetector(), MergeSolver(), MergeSolver()]
+    return here.random.choice(solvers)
 
 
 def _theirs_or_ours(here: Process) -> ConflictSolver:
     ours = BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs)
-    return here.random.choice([ConflictDetector(), ours])
+    solvers: list[ConflictSolver] = [ConflictDetector(), ours]
+    return here.random.choice(solvers)
 
 
 def _whole_chunk(here: Process, place: int | None = None) -> Cells:

@@ -37,14 +37,14 @@ class Fault(StrEnum):
     """The clock of the host is set."""
 
 
-READS = (
+READS: tuple[Fault, ...] = (
     Fault.CRASH_BEFORE,
     Fault.DELAY,
     Fault.UNAVAILABLE,
     Fault.TRUNCATED,
     Fault.CLOCK_JUMP,
 )
-WRITES = (
+WRITES: tuple[Fault, ...] = (
     Fault.CRASH_BEFORE,
     Fault.CRASH_AFTER,
     Fault.CRASH_IN_FLIGHT,
@@ -57,7 +57,7 @@ WRITES = (
     Fault.POWER_LOSS,
     Fault.CLOCK_JUMP,
 )
-CHANGES = (
+CHANGES: tuple[Fault, ...] = (
     Fault.CRASH_BEFORE,
     Fault.CRASH_AFTER,
     Fault.LOST_ANSWER,

@@ -195,11 +195,7 @@ class Scheduler:
                 self._current.rank = -self.steps
             return max(ready, key=lambda task: task.rank)
         current = self._current
-        if (
-            policy.name == "sticky"
-            and current in ready
-            and current is not None
-            and self._random.random() >= policy.switch
-        ):
+        is_sticky = policy.name == "sticky" and current in ready
+        if is_sticky and current is not None and self._random.random() >= policy.switch:
             return current
         return ready[int(self._random.random() * len(ready))]
