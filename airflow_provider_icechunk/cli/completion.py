@@ -13,13 +13,13 @@ PROGRAM = "icechunk-airflow"
 _BASH = """\
 # Completions of {program}. Once: eval "$({program} completion {shell})", for good: in ~/.{shell}rc.
 {prepare}_icechunk_airflow() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
+  local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words="" files=yes
   case "$COMP_CWORD:$command:${{COMP_WORDS[2]}}" in
-    1:*) words="{commands}" ;;
+    1:*) words="{commands}" files=no ;;
 {cases}
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
-  if [ -z "$words" ] || [ "${{current#-}}" = "$current" ]; then
+  if [ "$files" = yes ] && [ "${{current#-}}" = "$current" ]; then
     COMPREPLY+=($(compgen -f -- "$current"))
   fi
 }}
@@ -46,7 +46,7 @@ def bash(shell: str) -> str:
             cases.append(f'    *:{words[0]}:{words[1]}) words="{" ".join(flags)}" ;;')
     for group in _groups():
         below = " ".join(command.name for command in group.commands)
-        cases.append(f'    2:{group.name}:*) words="{below}" ;;')
+        cases.append(f'    2:{group.name}:*) words="{below}" files=no ;;')
     first = sorted({words[0] for words, _, _ in _entries()})
     return _BASH.format(
         program=PROGRAM,

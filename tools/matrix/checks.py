@@ -64,7 +64,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "spark-functions": Check(
         "functions on Spark",
-        _tests(),
+        _tests(*_QUIET, "tests/spark/write/test_write_regions.py", "tests/spark/read/test_read.py"),
     ),
     "spark-source": Check("data source", _tests(*_QUIET, "tests/spark/source/test_source.py")),
 }

@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.core.array_spec import ArraySpec
-from zarr.core.buffer import Buffer, NDBuffer, default_buffer_prototype
+from zarr.core.buffer import Buffer, NDBuffer
 from zarr.core.metadata.v3 import ArrayV3Metadata
 from zarr.core.sync import sync
 
@@ -27,6 +27,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 from .codecs import ChunkCodecs, Encode, put_whole_chunks
 from .regions import Region, extent, show, slices
+from .releases import chunk_spec, inner_array
 from .store import StoreSession
 
 Values = NDArray[Any]
@@ -184,9 +185,8 @@ def chunks_of_region(
 
 def _encoder(array: zarr.Array[Any]) -> tuple[ArraySpec, Encode]:
     """What chunks of an array are, and the way from their cells to bytes by its own codecs."""
-    inner = array.async_array
-    origin = (0,) * array.ndim
-    spec = inner.metadata.get_chunk_spec(origin, inner.config, default_buffer_prototype())
+    inner = inner_array(array)
+    spec = chunk_spec(array)
     known = isinstance(inner.metadata, ArrayV3Metadata)
     codecs = ChunkCodecs.of(inner.metadata.codecs) if known else None
 

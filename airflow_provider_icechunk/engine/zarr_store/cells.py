@@ -22,6 +22,7 @@ from zarr.storage import MemoryStore
 from airflow_provider_icechunk.engine.tree.boxes import Box, Boxes
 
 from .codecs import bytes_of
+from .releases import inner_array
 
 LOSSLESS = frozenset(
     {
@@ -150,7 +151,7 @@ class _OneChunk:
     def _array(store: MemoryStore) -> zarr.Array[Any]:
         # Chunks of fill values alone are stored: -0.0 equals 0.0 and is not the same. An array
         # that exists is opened without regard to a configuration.
-        opened = zarr.open_array(store, mode="r+").async_array
+        opened = inner_array(zarr.open_array(store, mode="r+"))
         config: Any = {"write_empty_chunks": True, "order": "C"}
         return zarr.Array(AsyncArray(opened.metadata, opened.store_path, config))
 
