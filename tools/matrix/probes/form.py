@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 
-os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] = "True"
+os.environ["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] = "admin:admin"
+PASSWORDS = Path(os.environ["AIRFLOW_HOME"], "simple_auth_manager_passwords.json.generated")
 FIELDS = {"storage", "prefix", "region", "endpoint_url", "session_token", "aws_conn_id"}
 
 
@@ -15,7 +18,8 @@ def main() -> int:
     from fastapi.testclient import TestClient
 
     with TestClient(create_app(apps="core")) as client:
-        token = client.get("/auth/token").json()["access_token"]
+        login = {"username": "admin", "password": json.loads(PASSWORDS.read_text())["admin"]}
+        token = client.post("/auth/token", json=login).json()["access_token"]
         headers = {"Authorization": f"Bearer {token}"}
         forms = client.get("/ui/connections/hook_meta", headers=headers).json()
         (form,) = (form for form in forms if form["connection_type"] == "icechunk")
@@ -25,6 +29,7 @@ def main() -> int:
         answer = client.get("/icechunk/", headers=headers)
         assert answer.status_code == 200, answer.text[-500:]
         assert "Icechunk" in answer.text
+        client.cookies.clear()
         refused = client.get("/icechunk/")
         assert refused.status_code in (401, 403), refused.status_code
     print("the form has its fields, the page opens after a login only")
