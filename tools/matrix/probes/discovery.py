@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+DECORATORS = ("icechunk", "icechunk_spark")
+
 
 def command(*words: str) -> str:
     """What a command of Airflow prints."""
@@ -41,12 +43,12 @@ def main() -> int:
 
     listed = {row["package_name"]: row["version"] for row in table("providers", "list")}
     assert listed.get("airflow-provider-icechunk") == __version__, listed
-    manager = ProvidersManager()
+    manager = ProvidersManager()  # type: ignore[no-untyped-call]
     hook = manager.hooks["icechunk"]
     assert hook is not None
     assert hook.hook_class_name.endswith("IcechunkHook")
-    decorators = {name for name, _ in manager.taskflow_decorators.items()}
-    assert {"icechunk", "icechunk_spark"} <= decorators, decorators
+    # Not all of them: decorators of other providers may need what is not installed.
+    assert all(map(callable, (manager.taskflow_decorators[name] for name in DECORATORS)))
     assert any("IcechunkSnapshotLink" in name for name in manager.extra_links_class_names)
     assert "icechunk" in manager.asset_uri_handlers
     assert any("IcechunkTagNotifier" in str(entry) for entry in manager.notification)
