@@ -19,12 +19,13 @@ export function href(place = "", repository = "", view = "", query: Record<strin
   for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined && value !== "") words.set(name, String(value));
   const path = [place, repository, view].filter((one) => one !== "").map(encodeURIComponent).join("/");
   const asked = words.toString();
-  return `#/${path}${asked ? `?${asked}` : ""}`;
+  // With the path of the page: Airflow's page has a base address, which a bare `#` would lead to.
+  return `${window.location.pathname}${window.location.search}#/${path}${asked ? `?${asked}` : ""}`;
 }
 
 export function go(address: string, replace = false): void {
   if (replace) { history.replaceState(history.state, "", address); window.dispatchEvent(new HashChangeEvent("hashchange")); }
-  else window.location.hash = address;
+  else window.location.hash = address.slice(address.indexOf("#"));
 }
 
 export function useRoute(): Route {
