@@ -97,6 +97,10 @@ def _free_lane(lanes: list[str | None]) -> int:
     return lanes.index(None)
 
 
+_DOT = "#2a9d8f"
+"""Seen on light and on dark pages; everything else has the colour of the text."""
+
+
 def _line(lanes: Sequence[str | None], *, star: int | None = None) -> str:
     marks = ["|" if identity is not None else " " for identity in lanes]
     if star is not None:
@@ -160,17 +164,20 @@ class AncestryGraph:
     def _repr_svg_(self) -> str:
         from xml.sax.saxutils import escape
 
-        lines = [
-            f'<text x="8" y="{number * _LINE_HEIGHT}" xml:space="preserve">'
-            f"{escape(_words(row))}</text>"
-            for number, row in enumerate(self.rows, 1)
-        ]
-        width = 16 + _LETTER_WIDTH * max((len(_words(row)) for row in self.rows), default=0)
-        height = _LINE_HEIGHT * (len(self.rows) + 1)
-        colour = "" if self.plain else ' fill="#2a6f97"'
+        shapes: list[str] = []
+        for number, row in enumerate(self.rows):
+            middle = (number + 0.5) * _LINE_HEIGHT
+            below = self.rows[number + 1].lanes if number + 1 < len(self.rows) else ""
+            shapes += _shapes(row.lanes, below, middle, "currentColor" if self.plain else _DOT)
+            left = _LETTER_WIDTH * (len(row.lanes) + 1) + 8
+            words = _words(row)[len(row.lanes) :].strip()
+            if words:
+                shapes.append(f'<text x="{left}" y="{middle + 4:g}">{escape(words)}</text>')
+        width = 24 + _LETTER_WIDTH * max((len(_words(row)) for row in self.rows), default=0)
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'font-family="monospace" font-size="13"{colour}>{"".join(lines)}</svg>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+            f'height="{_LINE_HEIGHT * len(self.rows)}" font-family="monospace" font-size="13" '
+            f'fill="currentColor">{"".join(shapes)}</svg>'
         )
 
     def _text(self, row: Row) -> str:
@@ -181,6 +188,29 @@ class AncestryGraph:
         names += [f"{_CYAN}{name}{_RESET}" for name in commit.tags]
         identity = f"{_DIM}{commit.id[:_ID_LETTERS]}{_RESET}"
         return _joined(row.lanes, identity, names, commit.message)
+
+
+def _shapes(lanes: str, below: str, middle: float, dot: str) -> Iterator[str]:
+    """The lines and the dot of one row, down to the middle of the next one."""
+    for column, mark in enumerate(lanes):
+        x = 8 + _LETTER_WIDTH * column
+        under = below[column] if column < len(below) else " "
+        half = _LINE_HEIGHT / 2
+        if mark in "*|" and under in "*|":
+            yield _stroke(x, middle, x, middle + _LINE_HEIGHT)
+        elif mark in "*|" and below[max(0, column - 1) : column] == "/":
+            yield _stroke(x, middle, x, middle + half)
+        elif mark == "/":
+            yield _stroke(x + _LETTER_WIDTH, middle - half, x - _LETTER_WIDTH, middle + half)
+        elif mark == "_":
+            yield _stroke(x, middle + half, x + _LETTER_WIDTH, middle + half)
+        if mark == "*":
+            yield f'<circle cx="{x:g}" cy="{middle:g}" r="4" fill="{dot}"/>'
+
+
+def _stroke(x1: float, y1: float, x2: float, y2: float) -> str:
+    place = f'x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"'
+    return f'<line {place} stroke="currentColor" stroke-opacity="0.5" stroke-width="1.5"/>'
 
 
 def _words(row: Row) -> str:
