@@ -120,8 +120,8 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     s3_refreshable_credentials,
     s3_static_credentials,
 )
+from airflow_provider_icechunk.engine.storage.faces import OfficialStorage as Storage
 from airflow_provider_icechunk.engine.storage.faces import (
-    Storage,
     StorageObjectInfo,
     s3_object_store_storage,
 )

@@ -44,14 +44,6 @@ class Default:
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A named value inside another one, which has no class of its own."""
-
-    name: str
-    facts: Mapping[str, object]
-
-
 class Shown:
     """Shows its name and its facts."""
 
@@ -144,8 +136,6 @@ def _inside(fact: object) -> list[str] | None:
     match fact:
         case Shown():
             return _lines(fact.shown_name(), fact.shown_facts())
-        case Table(name, facts):
-            return _lines(name, facts)
         case Mapping() if fact and all(isinstance(one, Shown) for one in fact.values()):
             lines: list[str] = []
             for key, one in fact.items():
@@ -199,8 +189,6 @@ def _row(key: str, fact: object) -> str:
     match fact:
         case Shown():
             inner = _box(fact.shown_name(), fact.shown_facts())
-        case Table(name, facts):
-            inner = _box(name, facts)
         case Mapping() if fact and all(isinstance(one, Shown) for one in fact.values()):
             inner = "\n".join(_row(str(name), one) for name, one in fact.items())
         case _:

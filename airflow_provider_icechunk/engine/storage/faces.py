@@ -32,7 +32,7 @@ class StorageObjectInfo:
     created_at: datetime
 
 
-class Storage(Shown, _Protocol):
+class OfficialStorage(Shown, _Protocol):
     """A storage under its official name: what the constructors return."""
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Storage(Shown, _Protocol):
         config: Any, bucket: str, prefix: str | None, credentials: Any = None, **more: Any
     ) -> _Protocol:
         """The same as `new_s3`: there is one client for S3."""
-        return Storage.new_s3(config, bucket, prefix, credentials, **more)
+        return OfficialStorage.new_s3(config, bucket, prefix, credentials, **more)
 
     @staticmethod
     def new_r2(

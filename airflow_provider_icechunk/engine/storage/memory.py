@@ -34,7 +34,7 @@ from .base import (
     put_one_by_one,
     resolve,
 )
-from .faces import Storage
+from .faces import OfficialStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def system_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class MemoryStorage(Storage):
+class MemoryStorage(OfficialStorage):
     """Objects in a dictionary; lost with the process, and not shared with its forks.
 
     :param clock: returns the time of writes; tests can pass their own.

@@ -37,13 +37,13 @@ from .base import (
     check_prefix,
     resolve,
 )
-from .faces import Storage
+from .faces import OfficialStorage
 
 _AT_ONCE = 32
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 
 
-class WebStorage(Storage):
+class WebStorage(OfficialStorage):
     """Objects below a URL. Redirects are not followed: name the place that they lead to."""
 
     def __init__(

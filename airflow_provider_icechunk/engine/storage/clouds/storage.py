@@ -25,7 +25,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     check_prefix,
     resolve,
 )
-from airflow_provider_icechunk.engine.storage.faces import Storage
+from airflow_provider_icechunk.engine.storage.faces import OfficialStorage
 from airflow_provider_icechunk.engine.storage.readback import probe_conditional_writes
 
 from .requests import Requests, Upload
@@ -34,7 +34,7 @@ from .troubles import Trouble
 _BATCH = 1000
 
 
-class BucketStorage(Storage):
+class BucketStorage(OfficialStorage):
     """Objects below a prefix of a bucket; conditions of writes are left to the store."""
 
     def __init__(self, bucket: Requests, concurrency: int) -> None:

@@ -33,7 +33,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     check_prefix,
     resolve,
 )
-from airflow_provider_icechunk.engine.storage.faces import Storage
+from airflow_provider_icechunk.engine.storage.faces import OfficialStorage
 from airflow_provider_icechunk.engine.storage.tuning import Tuning
 from airflow_provider_icechunk.exceptions import (
     InvalidInputError,
@@ -69,7 +69,7 @@ def _rebuild(root: Path, durable: bool, concurrency: int) -> LocalStorage:
     return LocalStorage(root, durable=durable, concurrency=concurrency)
 
 
-class LocalStorage(Storage):
+class LocalStorage(OfficialStorage):
     """A folder, created when the first object is written.
 
     Unconditional writes become durable together, at `settle`; conditional ones immediately.
