@@ -106,7 +106,7 @@ def read_page(
             heapq.heappush(ready, _rank(core.objects.snapshot_header(parent)))
         if _passes(core, snapshot, wanted, node):
             found.append(snapshot)
-    _prefetch_logs(core, [one.id for one in found])
+    _prefetch(core, [one.id for one in found])
     return HistoryPage(
         commits=[commit_facts(core, one, refs, page_of) for one in found],
         cursor=_SEPARATOR.join(core.format_id(one.id) for _, _, one in ready) or None,
@@ -211,9 +211,9 @@ def _nodes(log: TransactionLog) -> set[NodeId]:
     }  # fmt: skip
 
 
-def _prefetch_logs(core: Core, identities: list[SnapshotId]) -> None:
+def _prefetch(core: Core, identities: list[SnapshotId]) -> None:
     try:
-        core.objects.prefetch_logs(identities)
+        core.objects.prefetch(identities)
     except FormatError:
         # One of them is damaged: each is read by itself, and that one stays unknown.
         return
