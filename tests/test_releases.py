@@ -133,7 +133,7 @@ def test_old_forms_have_the_fields_that_new_ones_declare(monkeypatch: pytest.Mon
     assert (made["session_token"], made["allow_http"], made["region"]) == (
         "PasswordField", "BooleanField", "StringField",
     )  # fmt: skip
-    assert form.field_behaviour()["relabeling"]["host"] == "Bucket or directory"
+    assert form.field_behaviour()["relabeling"]["host"] == "Bucket, container or directory"
 
 
 def test_two_releases_of_pyspark_in_one_folder_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
 _REFUSED = (exceptions.AccessDeniedError, exceptions.UnsafeStorageError)
-_UNDECIDED = exceptions.RebaseFailedError
+_UNDECIDED = (exceptions.RebaseFailedError,)
 """A conflict, too, but one that a person must decide."""
 _TEMPORARY = (exceptions.StorageError, exceptions.ConflictError)
 _PERMANENT = (
@@ -68,7 +68,7 @@ def icechunk_retry_policy(
             ),
             # Before the rule for lost races, which would match it as well.
             RetryRule(
-                exception=_UNDECIDED,
+                exception=[*_UNDECIDED],
                 action=RetryAction.FAIL,
                 reason="permanent: a retry would fail the same way",
             ),
@@ -108,6 +108,6 @@ def fail_on_permanent_errors(function: Callable[Given, Returned]) -> Callable[Gi
 
 def is_permanent(error: BaseException) -> bool:
     """Whether a retry would fail the same way; `False` for errors that nobody knows."""
-    if isinstance(error, (*_REFUSED, _UNDECIDED)):
+    if isinstance(error, (*_REFUSED, *_UNDECIDED)):
         return True
     return isinstance(error, _PERMANENT) and not isinstance(error, _TEMPORARY)

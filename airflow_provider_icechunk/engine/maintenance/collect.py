@@ -66,7 +66,7 @@ from .listing import (
     whole,
 )
 from .reachable import Loader, MemoryLimits, Reachable, Roots, read_roots
-from .recovery import Unfinished, read_files, store_files
+from .recovery import UnfinishedDeletions, read_files, store_files
 
 _SNAPSHOTS_AT_ONCE = 10_000
 """All snapshots are listed again after each batch."""
@@ -89,7 +89,7 @@ class Collection:
         self._old: frozenset[SnapshotId] = frozenset()
         self._fresh = False
         """Whether references were read since the last delete, and nothing else was done."""
-        self._unfinished = Unfinished({}, ())
+        self._unfinished = UnfinishedDeletions({}, ())
         self._ending: list[Background[Deleted]] = []
 
     def make_plan(
@@ -265,12 +265,14 @@ class Collection:
             kind=Kind.ATTEMPTS_EXHAUSTED,
         )
 
-    def _keep_first(self, plan: CollectionPlan) -> _Kept:
+    def _keep_first(self, plan: CollectionPlan) -> _Doomed:
         """The first batch of snapshots, read and stored once more while the cut-off is stored."""
         doomed = _batches(plan.without(self._live).objects[Layer.SNAPSHOTS])
         return self._keep(next(doomed, Listing.empty("")))
 
-    def _delete_snapshots(self, plan: CollectionPlan, summary: GCSummary, kept: _Kept) -> GCSummary:
+    def _delete_snapshots(
+        self, plan: CollectionPlan, summary: GCSummary, kept: _Doomed
+    ) -> GCSummary:
         """Newest first, so that a restored snapshot still has its ancestors."""
         for part in _batches(plan.objects[Layer.SNAPSHOTS]):
             unnamed = part.take(~contains(self._live.snapshots(), part.ids))
@@ -284,7 +286,7 @@ class Collection:
         self._end(kept)
         return summary
 
-    def _keep(self, part: Listing) -> _Kept:
+    def _keep(self, part: Listing) -> _Doomed:
         """Read the files of snapshots, and store them where the next collection finds them."""
         keys = part.keys()
         found = self._core.storage.get_many([(key, None) for key in keys])
@@ -296,15 +298,15 @@ class Collection:
         record = None
         if files and not self._core.generation.hides_expired:
             record = store_files(self._core.storage, files, self._core.world)
-        return _Kept(frozenset(whole(part.ids)), files, record)
+        return _Doomed(frozenset(whole(part.ids)), files, record)
 
-    def _end(self, kept: _Kept) -> None:
+    def _end(self, kept: _Doomed) -> None:
         """Delete the record of a batch, beside what follows."""
         record = kept.record
         if record is not None:
             self._ending.append(Background(lambda: self._core.storage.delete([record])))
 
-    def _delete_recoverably(self, part: Listing, before: int, kept: _Kept) -> _Outcome:
+    def _delete_recoverably(self, part: Listing, before: int, kept: _Doomed) -> _Outcome:
         """Delete snapshots and check again; those that came into use meanwhile are restored.
 
         A writer that stores a child of one of these, or one with its chunks, checks afterwards that
@@ -383,7 +385,7 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Doomed:
     """Snapshot files that are about to be deleted."""
 
     ids: frozenset[bytes]

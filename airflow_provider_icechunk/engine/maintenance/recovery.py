@@ -31,7 +31,7 @@ Files = Mapping[SnapshotId, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedDeletions:
     """What collections that did not finish were deleting."""
 
     files: Files
@@ -50,7 +50,7 @@ def store_files(storage: Storage, files: Files, world: World) -> str:
 
 def read_files(
     storage: Storage, generation: Generation, found: Iterable[Listed], now: int
-) -> Unfinished:
+) -> UnfinishedDeletions:
     """What is stored under these keys.
 
     :param found: objects below the prefix of leases; others than these are passed over.
@@ -67,7 +67,7 @@ def read_files(
         files |= _decode(stored.data, generation, f"{listed.key} in {storage.location}")
         if listed.micros + _LIFE <= now:
             ended.append(listed.key)
-    return Unfinished(files, tuple(ended))
+    return UnfinishedDeletions(files, tuple(ended))
 
 
 def _decode(data: bytes, generation: Generation, where: str) -> dict[SnapshotId, bytes]:

@@ -27,7 +27,7 @@ def google_credentials(credential: AnyGcsCredential | None) -> secrets.GcsCreden
         case GcsCredentials.Anonymous():
             return secrets.AnonymousCredentials()
         case GcsCredentials.Refreshable(function, current):
-            return secrets.RefreshableToken(_FirstThen(current, function))
+            return secrets.RefreshableToken(_Tokens(current, function))
         case GcsCredentials.Static(GcsStaticCredentials.ServiceAccount(path)):
             return secrets.ServiceAccountFile(path)
         case GcsCredentials.Static(GcsStaticCredentials.ServiceAccountKey(key)):
@@ -59,7 +59,7 @@ def _token(given: str | GcsBearerCredential) -> secrets.Token:
     return secrets.Token(Secret(given.bearer), given.expires_after)
 
 
-class _FirstThen:
+class _Tokens:
     """Returns a given token first, then those of a function."""
 
     def __init__(

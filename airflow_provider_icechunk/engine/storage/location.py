@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
-if TYPE_CHECKING:
-    from airflow_provider_icechunk.engine.retry import Backoff
+from .base import Storage
 
-    from .base import Storage
+if TYPE_CHECKING:
     from .memory import MemoryStorage
 
 _USER = re.compile(r"//[^/@]*@")

@@ -32,7 +32,7 @@ _COMPUTE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ColumnFilter:
     """A column compared with a value; with several for `in`, with none for `is not null`."""
 
     column: str
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def prune(
-    reading: PlannedRead, filters: Sequence[Comparison | None]
+    reading: PlannedRead, filters: Sequence[ColumnFilter | None]
 ) -> tuple[PlannedRead, list[int]]:
     """The read narrowed by filters, and the numbers of those that still have to be applied."""
     axes = {dimension.column.name: axis for axis, dimension in enumerate(reading.dimensions)}
@@ -67,7 +67,7 @@ def prune(
     return reading.narrowed(spans), left
 
 
-def _passing(values: pa.Array, column: Column, one: Comparison) -> NDArray[np.bool_] | None:
+def _passing(values: pa.Array, column: Column, one: ColumnFilter) -> NDArray[np.bool_] | None:
     """Which values pass; `None` if that cannot be told as Spark would."""
     if one.operator == "is not null":
         return np.asarray(pc.is_valid(values))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_icechunk.engine.workers.codec import Fragment
     from airflow_provider_icechunk.spark.read.plan import PlannedRead
-    from airflow_provider_icechunk.spark.read.prune import Comparison, Operator
+    from airflow_provider_icechunk.spark.read.prune import ColumnFilter, Operator
 
     from .options import SourceOptions
     from .stream_read import IcechunkStreamReader
@@ -149,15 +149,15 @@ class _Pushing:
         return self._reader.push(filters)
 
 
-def comparison(one: Filter) -> Comparison | None:
+def comparison(one: Filter) -> ColumnFilter | None:
     """A filter of Spark in terms that need no Spark; `None` if it is of another kind."""
-    from airflow_provider_icechunk.spark.read.prune import Comparison
+    from airflow_provider_icechunk.spark.read.prune import ColumnFilter
 
     name = type(one).__name__
     column: tuple[str, ...] = getattr(one, "attribute", ())
     if name not in _OPERATORS or len(column) != 1:
         return None
-    return Comparison(column[0], _OPERATORS[name], getattr(one, "value", None))
+    return ColumnFilter(column[0], _OPERATORS[name], getattr(one, "value", None))
 
 
 @dataclass

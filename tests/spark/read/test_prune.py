@@ -11,7 +11,7 @@ from airflow_provider_icechunk.api import Repository, in_memory_storage
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.spark.read.frames import read_task
 from airflow_provider_icechunk.spark.read.plan import PlannedRead, Selection, plan_reading
-from airflow_provider_icechunk.spark.read.prune import Comparison, prune
+from airflow_provider_icechunk.spark.read.prune import ColumnFilter, prune
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def passes(row: dict[str, Any], filters: list[tuple[str, Any, Any]]) -> bool:
 def test_filters_on_dimensions_narrow_what_is_read(
     session: Session, filters: list[tuple[str, Any, Any]], box: Any, left: list[int]
 ) -> None:
-    reading, remaining = prune(plan(session), [Comparison(*one) for one in filters])
+    reading, remaining = prune(plan(session), [ColumnFilter(*one) for one in filters])
     assert reading.box == box
     assert remaining == left
     everything, shown = rows(plan(session)), rows(reading)
@@ -123,7 +123,7 @@ def test_a_coordinate_without_numbers_is_left_to_spark() -> None:
     root = zarr.open_group(session.store, mode="a")
     root.create_array("x", data=np.array([1.0, np.nan, 3.0]), dimension_names=("x",))
     root.create_array("t", data=np.arange(3), dimension_names=("x",))
-    filters = [Comparison("x", ">", 2.0)]
+    filters = [ColumnFilter("x", ">", 2.0)]
     _, left = prune(plan(session, decode=False), filters)
     assert left == [0]
     reading, left = prune(plan(session), filters)  # A missing value is NULL, which is not larger.

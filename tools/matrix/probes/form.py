@@ -25,7 +25,7 @@ def main() -> int:
         (form,) = (form for form in forms if form["connection_type"] == "icechunk")
         missing = FIELDS - set(form["extra_fields"] or {})
         assert not missing, f"the form lacks {sorted(missing)}: {form}"
-        assert form["standard_fields"]["host"]["title"] == "Bucket or directory", form
+        assert form["standard_fields"]["host"]["title"] == "Bucket, container or directory", form
         answer = client.get("/icechunk/", headers=headers)
         assert answer.status_code == 200, answer.text[-500:]
         assert "Icechunk" in answer.text
