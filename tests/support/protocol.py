@@ -110,7 +110,7 @@ def line(state: State, spare: frozenset[Snap] = frozenset()) -> list[Snap] | Non
 def broken(state: State) -> str | None:
     """Which promise this state breaks."""
     places = {writer.at for writer in state.writers}
-    if places & {"after", "ask after"}:
+    if places & {"after", "ask after", "look back"}:
         # Who moved the branch last has not looked yet, and may still take it back.
         return None
     history = line(state)
@@ -119,7 +119,7 @@ def broken(state: State) -> str | None:
         is_under_way = state.collector.at in ("look again", "put back")
         if is_under_way and line(state, state.collector.spare) is not None:
             return None
-        return "a snapshot of the branch is missing"
+        return None if "warned" in places else "a snapshot of the branch is missing"
     there = {name for name, _ in state.chunks}
     for number, writer in enumerate(state.writers):
         if writer.at == "done" and f"of {number}" not in history[0].chunks:
@@ -201,7 +201,7 @@ def _write(state: State, rules: Rules, number: int) -> Iterator[tuple[str, State
                 )
             else:
                 yield "gives up", state._replace(writers=becomes(at="refused"))
-        case "after" | "ask after":
+        case "after" | "ask after" | "look back":
             yield _acknowledge(state, rules, number, becomes)
         case _:
             pass
@@ -225,9 +225,17 @@ def _acknowledge(
     if writer.at == "ask after":
         if writer.wrote >= state.cutoff:
             return "asks again", state._replace(writers=becomes(at="done"))
-        if state.head != f"{number}.{writer.tries}" or not rules.writer_takes_back:
+        if not rules.writer_takes_back:
+            return "leaves it", state._replace(writers=becomes(at="left"))
+        if state.head != f"{number}.{writer.tries}":
             return "warns", state._replace(writers=becomes(at="warned"))
-        return "takes back", state._replace(head=writer.base, writers=becomes(at="refused"))
+        return "takes back", state._replace(head=writer.base, writers=becomes(at="look back"))
+    if writer.at == "look back":
+        ours = f"{number}.{writer.tries}"
+        if find(state, writer.base) is not None:
+            return "is refused", state._replace(writers=becomes(at="refused"))
+        head = ours if state.head == writer.base else state.head
+        return "warns", state._replace(head=head, writers=becomes(at="warned"))
     is_safe = now - writer.wrote < QUIET or (
         writer.leased >= 0 and 2 * (now - writer.leased) < LIFE
     )
