@@ -217,3 +217,18 @@ def test_a_reference_whose_end_overflows_is_short_not_wrapped() -> None:
     )
     assert codes(Repository.open(storage).verify()) == {Code.CHUNK_SHORT}
     assert np.uint64(far.offset) + np.uint64(far.length) > 0
+
+
+@pytest.mark.parametrize("generation", ["1", "2"])
+def test_two_commits_with_one_token_are_a_warning(generation: str) -> None:
+    repo = Repository.create(MemoryStorage(), spec_version=generation)
+    for _ in range(2):
+        # From a base of its own, an attempt cannot know of the other one.
+        session = repo.writable_session("main")
+        session.commit("task", token="dag/run/task", allow_empty=True)
+    report = repo.verify()
+    (finding,) = [one for one in report.findings if one.code is Code.COMMIT_TWICE]
+    assert finding.severity is Severity.WARNING
+    assert "dag/run/task" in finding.what
+    assert finding.where == "branch main"
+    assert report.ok
