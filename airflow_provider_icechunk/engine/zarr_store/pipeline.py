@@ -40,6 +40,7 @@ from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from .codecs import ChunkCodecs, put_whole_chunks
 from .keys import ChunkKey, parse
 from .reads import length
+from .releases import merged_chunk
 
 _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
@@ -51,7 +52,7 @@ _USUAL = 10
 """Zarr's `async.concurrency`, unless somebody chose another one."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
-_KNOWN = ("3.1.", "3.2.", "3.3.", "3.4.")
+_KNOWN = ("3.1.", "3.2.", "3.4.")
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
@@ -299,8 +300,8 @@ class _Writing:
             cells = self.value[chunk.outside] if self.value.shape else self.value
             if cells.shape == spec.shape and _has_all_axes(chunk):
                 return cells
-        return self.pipeline._merge_chunk_array(
-            None, self.value, chunk.outside, spec, chunk.inside, True, self.drop_axes
+        return merged_chunk(
+            self.pipeline, self.value, chunk.outside, spec, chunk.inside, self.drop_axes
         )
 
 
