@@ -36,6 +36,7 @@ class OfficialStorage(Shown, _Protocol):
     """A storage under its official name: what the constructors return."""
 
     __slots__ = ()
+    __qualname__ = "Storage"
 
     def shown_name(self) -> str:
         """As in the official package, whatever the class."""
