@@ -41,7 +41,6 @@ class Kind(StrEnum):
     INVALID_ARGUMENT = "invalid_argument"
     INVALID_METADATA = "invalid_metadata"
     INVALID_CONFIG = "invalid_config"
-    INVALID_SNAPSHOT_ID = "invalid_snapshot_id"
     # session state
     READ_ONLY = "read_only"
     NO_CHANGES = "no_changes"
@@ -49,7 +48,6 @@ class Kind(StrEnum):
     CHUNKS_COLLECTED = "chunks_collected"
     # races
     CONFLICT = "conflict"
-    BRANCH_MOVED = "branch_moved"
     REBASE_FAILED = "rebase_failed"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     CONFIG_CHANGED = "config_changed"

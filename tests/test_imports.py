@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_icechunk"
-ENGINE = {"api", "browser", "engine", "exceptions", "spark", "testing"}
+ENGINE = {
+    "api", "browser", "engine", "error_kinds", "exceptions", "spark", "testing", "xarray_backend",
+}  # fmt: skip
 COSTLY = ["boto3", "numpy", "pyspark", "zarr", "zstandard"]
 
 # Imports the modules one after the other and notes the unwanted packages each is the first to bring

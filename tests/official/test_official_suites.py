@@ -17,4 +17,4 @@ from tools.seaweedfs import binary
 def test_as_many_official_tests_pass_as_before(suite: str) -> None:
     outcomes = run(suite)
     print(*(f"{count:5} {cause}" for cause, count in by_cause(outcomes).most_common()), sep="\n")
-    assert passed(outcomes) >= json.loads(COUNTS.read_text())[suite]
+    assert passed(outcomes) >= json.loads(COUNTS.read_text()).get(suite, 1)

@@ -107,9 +107,9 @@ def diff_between(objects: Objects, older: SnapshotId, newer: SnapshotId) -> Diff
     commits = commits_between(objects, older, newer)
     if commits is None:
         raise InvalidInputError(
-            f"the history of {objects.format_id(newer)} doesn't include "
-            f"{objects.format_id(older)}: a difference is made along one line of history, from "
-            "the older to the newer snapshot"
+            f"{objects.format_id(older)} is not an ancestor of {objects.format_id(newer)}, whose "
+            "history doesn't include it: a difference is made along one line of history, from the "
+            "older to the newer snapshot"
         )
     logs = [log for commit in commits for log in logs_since_parent(objects, commit)]
     return combine(logs, objects.snapshot(older), objects.snapshot(newer))

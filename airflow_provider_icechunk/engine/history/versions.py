@@ -29,9 +29,7 @@ def parse_snapshot_id(core: Core, text: str) -> SnapshotId:
     try:
         return SnapshotId(parse_id(core.generation, text))
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"invalid snapshot id: {error}", kind=Kind.INVALID_SNAPSHOT_ID
-        ) from None
+        raise InvalidInputError(f"invalid snapshot id: {error}") from None
 
 
 def listed(core: Core, snapshot_id: str) -> SnapshotId:
@@ -126,7 +124,6 @@ def reset_branch(core: Core, branch: str, snapshot_id: str, from_snapshot_id: st
             "not reset",
             expected_parent=text(expected),
             actual_parent=actual,
-            kind=Kind.BRANCH_MOVED,
         )
     _keep_or(
         core,
