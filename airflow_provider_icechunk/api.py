@@ -73,6 +73,7 @@ from airflow_provider_icechunk.engine.history.operations import (
 )
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.repository import Repository
+from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
@@ -237,6 +238,7 @@ __all__ = [
     "ArrayCut",
     "AzureCredentials",
     "AzureStaticCredentials",
+    "Backoff",
     "BasicConflictSolver",
     "CachingConfig",
     "CheckFailedError",

@@ -18,10 +18,10 @@ from airflow_provider_icechunk.exceptions import ConflictError, RebaseFailedErro
 from airflow_provider_icechunk.testing.simulation import (
     EndlessError,
     Faults,
-    Options,
     Process,
     Simulation,
     SimulationError,
+    SimulationOptions,
     ViolationError,
     simulate,
 )
@@ -126,7 +126,7 @@ def test_the_pipeline_of_the_documentation_runs() -> None:
 
 
 def quiet(seed: int) -> Simulation:
-    return Simulation(Options.drawn(seed, faults=Faults(calls=0), is_folder=False))
+    return Simulation(SimulationOptions.drawn(seed, faults=Faults(calls=0), is_folder=False))
 
 
 def test_a_pipeline_of_ones_own_is_run_and_checked() -> None:

@@ -7,7 +7,7 @@
 from .faults import Fault, Faults
 from .ledger import Intent, Ledger, ViolationError, Witness
 from .scheduler import EndlessError, Policy
-from .simulation import Options, Outcome, Process, Simulation, SimulationError
+from .simulation import Process, Simulation, SimulationError, SimulationOptions, SimulationOutcome
 from .workload import prepared, simulate
 
 __all__ = [
@@ -16,12 +16,12 @@ __all__ = [
     "Faults",
     "Intent",
     "Ledger",
-    "Options",
-    "Outcome",
     "Policy",
     "Process",
     "Simulation",
     "SimulationError",
+    "SimulationOptions",
+    "SimulationOutcome",
     "ViolationError",
     "Witness",
     "prepared",

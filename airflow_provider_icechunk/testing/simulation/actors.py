@@ -25,7 +25,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from .ledger import INTENT, SAME, Intent
-from .model import CHUNK, Add, Cells, Edit, Erase, Label, difference, perform, seen
+from .model import CHUNK, Add, CellValues, Edit, Erase, Label, difference, perform, seen
 from .simulation import Process
 
 _DAY = 86_400.0
@@ -112,7 +112,7 @@ def slow_writer(here: Process) -> None:
 def forking_writer(here: Process) -> None:
     """A session whose forks write, and which merges and commits them."""
     session = here.open().writable_session("main")
-    edits = [Cells("/a", place * CHUNK, (place + 1) * CHUNK, _value(here)) for place in (1, 2)]
+    edits = [CellValues("/a", place * CHUNK, (place + 1) * CHUNK, _value(here)) for place in (1, 2)]
     intent = here.ledger.intend("main", [_whole_chunk(here, 0), *edits])
     perform(session, intent.edits[:1])
     forks = [session.fork() for _ in edits]
@@ -129,7 +129,7 @@ def driver(here: Process) -> None:
     """A driver that hands out work, waits for the fragments of all tasks, and commits them."""
     if "work" not in here.notes:
         edits = [
-            Cells("/a", place * CHUNK, (place + 1) * CHUNK, _value(here))
+            CellValues("/a", place * CHUNK, (place + 1) * CHUNK, _value(here))
             for place in here.random.sample(range(4), 2)
         ]
         intent = here.ledger.intend("main", edits)
@@ -294,12 +294,12 @@ def _edits(here: Process) -> Sequence[Edit]:
         return [_whole_chunk(here)]
     if kind == 1:
         start = 4 * CHUNK + here.random.randrange(4) * 100
-        return [Cells("/a", start, start + 100, _value(here))]
+        return [CellValues("/a", start, start + 100, _value(here))]
     if kind == 2:
         start = here.random.randrange(24) * 100
-        return [Cells("/a", start, start + 100, _value(here)), Label("/a", here.name, 1)]
+        return [CellValues("/a", start, start + 100, _value(here)), Label("/a", here.name, 1)]
     if kind == 3:
-        return [Cells(f"/{here.name}", 0, CHUNK, _value(here))]
+        return [CellValues(f"/{here.name}", 0, CHUNK, _value(here))]
     return [Erase("/b")] if here.random.random() < 0.2 else [Label("/b", here.name, _value(here))]
 
 
@@ -314,9 +314,9 @@ def _theirs_or_ours(here: Process) -> ConflictSolver:
     return here.random.choice(solvers)
 
 
-def _whole_chunk(here: Process, place: int | None = None) -> Cells:
+def _whole_chunk(here: Process, place: int | None = None) -> CellValues:
     number = here.random.randrange(4) if place is None else place
-    return Cells("/a", number * CHUNK, (number + 1) * CHUNK, _value(here))
+    return CellValues("/a", number * CHUNK, (number + 1) * CHUNK, _value(here))
 
 
 def _value(here: Process) -> int:

@@ -16,12 +16,12 @@ from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
 from airflow_provider_icechunk.engine.sessions.session import Session
 
 CHUNK = 600
-"""Cells of a chunk, one byte each: more than what is stored inline."""
+"""CellValues of a chunk, one byte each: more than what is stored inline."""
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CellValues:
     """One value into all cells from `start` up to `stop`; an array that is too short grows."""
 
     path: str
@@ -54,7 +54,7 @@ class Erase:
     path: str
 
 
-Edit = Cells | Add | Label | Erase
+Edit = CellValues | Add | Label | Erase
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def after(state: State, edits: Sequence[Edit]) -> State:
             continue
         array = arrays.get(edit.path) or Array({}, bytes(CHUNK))
         match edit:
-            case Cells(_, start, stop, value):
+            case CellValues(_, start, stop, value):
                 cells = bytearray(array.cells.ljust(_whole(stop), b"\0"))
                 cells[start:stop] = bytes([value]) * (stop - start)
                 array = Array(array.attributes, bytes(cells))
@@ -100,7 +100,7 @@ def perform(session: Session, edits: Sequence[Edit]) -> None:
             continue
         _ensure(session, edit)
         match edit:
-            case Cells(path, start, stop, value):
+            case CellValues(path, start, stop, value):
                 with session.recording({path: [(start, stop)]}):
                     for number in range(start // CHUNK, -(-stop // CHUNK)):
                         first = number * CHUNK
@@ -174,12 +174,12 @@ def document(length: int, attributes: Mapping[str, Any]) -> bytes:
     ).encode()
 
 
-def _ensure(session: Session, edit: Cells | Add | Label) -> None:
+def _ensure(session: Session, edit: CellValues | Add | Label) -> None:
     node = session.tree.node(edit.path)
     fields = None if node is None else json.loads(node.user_data)
     length = CHUNK if fields is None else int(fields["shape"][0])
     attributes = {} if fields is None else dict(fields.get("attributes", {}))
-    wanted = max(length, _whole(edit.stop)) if isinstance(edit, Cells) else length
+    wanted = max(length, _whole(edit.stop)) if isinstance(edit, CellValues) else length
     labelled = {**attributes, edit.key: edit.value} if isinstance(edit, Label) else attributes
     if fields is None or wanted != length or labelled != attributes:
         session.tree.put_document(edit.path, document(wanted, labelled))

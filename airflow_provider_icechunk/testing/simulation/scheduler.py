@@ -60,7 +60,7 @@ class Policy:
         return cls(name, switch, changes)
 
 
-class Task:
+class SimulatedTask:
     """One thread of work."""
 
     __slots__ = ("error", "go", "ident", "is_over", "name", "rank", "wakes")
@@ -76,7 +76,7 @@ class Task:
         self.error: BaseException | None = None
 
 
-CURRENT: ContextVar[Task | None] = ContextVar("CURRENT", default=None)
+CURRENT: ContextVar[SimulatedTask | None] = ContextVar("CURRENT", default=None)
 """The task on whose behalf code runs, also in a thread that the task waits for."""
 
 
@@ -93,8 +93,8 @@ class Scheduler:
         self._policy = policy
         self.clock = clock
         self._limit = limit
-        self._tasks: list[Task] = []
-        self._current: Task | None = None
+        self._tasks: list[SimulatedTask] = []
+        self._current: SimulatedTask | None = None
         self._main = threading.Lock()
         self._main.acquire()
         self._is_over = False
@@ -102,9 +102,9 @@ class Scheduler:
         self._failure: BaseException | None = None
         self.steps = 0
 
-    def spawn(self, name: str, act: Callable[[], None]) -> Task:
+    def spawn(self, name: str, act: Callable[[], None]) -> SimulatedTask:
         """Add a task; it begins when it is chosen."""
-        task = Task(name, self._random.random())
+        task = SimulatedTask(name, self._random.random())
         task.wakes = self.clock.now
         thread = threading.Thread(target=self._live, args=(task, act), name=name, daemon=True)
         self._tasks.append(task)
@@ -145,7 +145,7 @@ class Scheduler:
         task.wakes = self.clock.now + timedelta(seconds=seconds)
         self.step()
 
-    def _live(self, task: Task, act: Callable[[], None]) -> None:
+    def _live(self, task: SimulatedTask, act: Callable[[], None]) -> None:
         task.go.acquire()
         task.ident = threading.get_ident()
         CURRENT.set(task)
@@ -168,7 +168,7 @@ class Scheduler:
         else:
             self._hand_to(self._choose())
 
-    def _switch(self, task: Task) -> None:
+    def _switch(self, task: SimulatedTask) -> None:
         following = self._choose()
         if following is not task:
             self._hand_to(following)
@@ -176,11 +176,11 @@ class Scheduler:
             if self._is_over:
                 raise Over
 
-    def _hand_to(self, task: Task) -> None:
+    def _hand_to(self, task: SimulatedTask) -> None:
         self._current = task
         task.go.release()
 
-    def _choose(self) -> Task:
+    def _choose(self) -> SimulatedTask:
         now = self.clock.now
         ready = [task for task in self._tasks if task.wakes <= now]
         if not ready:

@@ -30,7 +30,7 @@ from .checks import check_repository
 from .disk import Disk
 from .faults import Faults, FaultSource
 from .ledger import INTENT, Intent, Ledger, ViolationError, Witness
-from .model import CHUNK, GROUP, Cells, perform
+from .model import CHUNK, GROUP, CellValues, perform
 from .process import Machine, ProcessStorage
 from .scheduler import EndlessError, Policy, Scheduler, VirtualClock
 
@@ -40,7 +40,7 @@ _GENERATIONS = ("1", "1", "1", "2", "2", "alpha")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SimulationOptions:
     """Everything that one schedule draws from its seed, besides the order of its steps."""
 
     seed: int
@@ -56,7 +56,7 @@ class Options:
     """Whether small chunks share files."""
 
     @classmethod
-    def drawn(cls, seed: int, **fixed: Any) -> Options:
+    def drawn(cls, seed: int, **fixed: Any) -> SimulationOptions:
         """The options of a seed; those that are given are kept."""
         random = Random(f"options {seed}")  # noqa: S311 - repeatable, hides nothing
         is_folder = bool(fixed.get("is_folder", random.random() < 0.25))
@@ -160,10 +160,10 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """How a schedule ended."""
 
-    options: Options
+    options: SimulationOptions
     steps: int
     commits: int
     faults: Mapping[str, int]
@@ -176,7 +176,7 @@ class Outcome:
 class SimulationError(AssertionError):
     """A schedule broke a promise; the message has all that is needed to repeat it."""
 
-    def __init__(self, options: Options, cause: BaseException, trace: list[str]) -> None:
+    def __init__(self, options: SimulationOptions, cause: BaseException, trace: list[str]) -> None:
         self.options = options
         self.trace = trace
         super().__init__(
@@ -189,12 +189,12 @@ class SimulationError(AssertionError):
 class Simulation:
     """A repository in memory, processes that share it, and one seed for all that happens.
 
-    :param options: see `Options.drawn`.
+    :param options: see `SimulationOptions.drawn`.
     :param trace: whether to keep every call, for people.
     :param attempts: how often a process is started at most.
     """
 
-    options: Options
+    options: SimulationOptions
     trace: bool = False
     attempts: int = 5
     ledger: Ledger = field(default_factory=Ledger)
@@ -222,7 +222,7 @@ class Simulation:
         kept = {} if notes is None else notes
         self.scheduler.spawn(name, lambda: self._live(name, act, kept))
 
-    def run(self, check: Callable[[Repository], None] = lambda _: None) -> Outcome:
+    def run(self, check: Callable[[Repository], None] = lambda _: None) -> SimulationOutcome:
         """Run to the end and check everything; raises `SimulationError`.
 
         :param check: what else has to be true of the repository then; raises if it is not.
@@ -237,7 +237,7 @@ class Simulation:
                     self._check()
         except Exception as error:
             raise SimulationError(self.options, error, self.machine.trace or []) from error
-        return Outcome(
+        return SimulationOutcome(
             self.options,
             self.scheduler.steps,
             len(self.witness.heads["main"]) - 1,
@@ -288,7 +288,7 @@ class Simulation:
             now=self.clock, entropy=self.random.randbytes, monotonic=self.clock.now.timestamp
         )
         repo = Repository.open(self.disk, packing=_UNPACKED, world=world)
-        edits = (Cells("/a", 0, 1, 255),)
+        edits = (CellValues("/a", 0, 1, 255),)
         intent = self.ledger.intend("main", edits)
         session = repo.writable_session("main")
         perform(session, edits)
@@ -318,7 +318,7 @@ def _image(generation: str) -> tuple[dict[str, StoredObject], datetime, dict[str
     world = World(now=clock, entropy=random.randbytes, monotonic=lambda: clock.now.timestamp())
     repo = Repository.create(disk, spec_version=generation, packing=_UNPACKED, world=world)
 
-    def write(branch: str, *edits: Cells, root: bool = False) -> str:
+    def write(branch: str, *edits: CellValues, root: bool = False) -> str:
         clock.pass_by(86_400)
         intent = ledger.intend(branch, edits)
         session = repo.writable_session(branch)
@@ -328,13 +328,15 @@ def _image(generation: str) -> tuple[dict[str, StoredObject], datetime, dict[str
         return session.commit(intent.name, {INTENT: intent.name})
 
     with one_by_one(range):
-        first = write("main", Cells("/a", 0, 4 * CHUNK, 1), Cells("/b", 0, CHUNK, 1), root=True)
+        first = write(
+            "main", CellValues("/a", 0, 4 * CHUNK, 1), CellValues("/b", 0, CHUNK, 1), root=True
+        )
         repo.create_branch("gone", first)
-        write("gone", Cells("/a", 0, CHUNK, 9))
+        write("gone", CellValues("/a", 0, CHUNK, 9))
         repo.delete_branch("gone")
-        tagged = write("main", Cells("/a", 0, CHUNK, 2))
+        tagged = write("main", CellValues("/a", 0, CHUNK, 2))
         repo.create_tag("v1", tagged)
-        write("main", Cells("/b", 0, CHUNK, 3))
+        write("main", CellValues("/b", 0, CHUNK, 3))
     clock.pass_by(86_400)
     return dict(disk.objects), clock.now, dict(ledger.intents)
 
@@ -342,9 +344,9 @@ def _image(generation: str) -> tuple[dict[str, StoredObject], datetime, dict[str
 __all__ = [
     "Act",
     "EndlessError",
-    "Options",
-    "Outcome",
     "Process",
     "Simulation",
     "SimulationError",
+    "SimulationOptions",
+    "SimulationOutcome",
 ]

@@ -19,10 +19,10 @@ from .actors import (
     retried_writer,
     slow_writer,
 )
-from .simulation import Act, Options, Outcome, Simulation
+from .simulation import Act, Simulation, SimulationOptions, SimulationOutcome
 
 
-def simulate(seed: int, *, trace: bool = False, **fixed: Any) -> Outcome:
+def simulate(seed: int, *, trace: bool = False, **fixed: Any) -> SimulationOutcome:
     """Run the schedule of a seed and check it; raises `SimulationError`.
 
     :param fixed: options that are not drawn, such as `generation="2"`.
@@ -33,7 +33,7 @@ def simulate(seed: int, *, trace: bool = False, **fixed: Any) -> Outcome:
 
 def prepared(seed: int, *, trace: bool = False, **fixed: Any) -> Simulation:
     """The simulation of a seed, with its actors, before it runs."""
-    simulation = Simulation(Options.drawn(seed, **fixed), trace=trace)
+    simulation = Simulation(SimulationOptions.drawn(seed, **fixed), trace=trace)
     random = simulation.random
     place = random.random()
     cast = _naming if place < 0.3 else _long_work if place < 0.5 else _contention
