@@ -29,7 +29,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
-from . import arrays, contents, history, models, pictures, upkeep
+from . import arrays, contents, history, maintenance, models, pictures
 from .bounds import RequestLimits, bounded
 from .places import Places, Shelf
 
@@ -211,7 +211,7 @@ def repositories(
 def summary(asked: Asked) -> models.Summary:
     """One repository at a glance."""
     return asked.answer(
-        lambda repo: upkeep.read_summary(repo, asked.repository, asked.page_of),
+        lambda repo: maintenance.read_summary(repo, asked.repository, asked.page_of),
     )
 
 
@@ -416,7 +416,7 @@ def cell(
 def sizes(asked: Asked) -> models.Sizes:
     """Sizes by branch, array and age."""
     return asked.answer(
-        lambda repo: upkeep.read_sizes(repo),
+        lambda repo: maintenance.read_sizes(repo),
         _MEASURING,
     )
 
@@ -433,8 +433,8 @@ def dry_run(
 
     def look(repo: Repository) -> models.DryRun:
         if what == "expire":
-            return upkeep.plan_expiry(repo, older_than, keep_last, now=now)
-        return upkeep.plan_collection(repo, older_than, now=now)
+            return maintenance.plan_expiry(repo, older_than, keep_last, now=now)
+        return maintenance.plan_collection(repo, older_than, now=now)
 
     return asked.answer(look, _MEASURING)
 
@@ -443,7 +443,7 @@ def dry_run(
 def verify(asked: Asked) -> models.Verified:
     """Whether all that branches and tags need is there."""
     return asked.answer(
-        lambda repo: upkeep.verify(repo),
+        lambda repo: maintenance.verify(repo),
         _MEASURING,
     )
 

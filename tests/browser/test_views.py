@@ -222,7 +222,7 @@ def test_coverage_names_the_labels_that_are_missing(ask: Ask) -> None:
 
 @pytest.mark.parametrize("generation", ["draft", "alpha1", "alpha", "1", "2"])
 def test_every_generation_can_be_looked_at(tmp_path: Path, generation: str) -> None:
-    from airflow_provider_icechunk.browser import contents, history, pictures, upkeep
+    from airflow_provider_icechunk.browser import contents, history, maintenance, pictures
 
     made = Repository.create(local_filesystem_storage(tmp_path), spec_version=generation)
     session = made.writable_session("main")
@@ -236,4 +236,4 @@ def test_every_generation_can_be_looked_at(tmp_path: Path, generation: str) -> N
     )
     assert found.added >= 1
     assert pictures.draw(made, "main", "/a", pictures.PicturePart()).statistics.mean == 3
-    assert upkeep.read_summary(made, ".", lambda _: None).arrays == 1
+    assert maintenance.read_summary(made, ".", lambda _: None).arrays == 1
