@@ -196,6 +196,17 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
         Argument(("--chunks",), {"action": "store_true", "help": "count chunks and their bytes"}),
     ),
     _command(
+        "cat",
+        "show what a group or an array holds",
+        Argument(("path",), {"help": "path of the group or array"}),
+        _VERSION,
+        Argument(
+            ("--select",),
+            {"metavar": "PART", "help": 'positions and ranges of an array, such as "0, 10:20"'},
+        ),
+    ),
+    _command("ls", "list the repositories at and below an address"),
+    _command(
         "coverage",
         "show which labels of an array are there and which are missing",
         Argument(("array",), {"help": "path of the array"}),

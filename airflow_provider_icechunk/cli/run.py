@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-from . import browse, completion, contents, grammar, history, maintenance, refs, shipping
+from . import browse, completion, contents, grammar, history, maintenance, refs, shipping, values
 from .screen import Report, Screen, Task, UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("verify",): maintenance.verify,
     ("measure",): contents.measure,
     ("browse",): browse.browse,
+    ("ls",): values.ls,
+    ("cat",): values.cat,
 }
 
 ALONE: Mapping[grammar.Path, Callable[[argparse.Namespace], Report]] = {

@@ -42,6 +42,7 @@ def test_no_command_takes_a_damaged_repository_for_an_older_one(
 def test_every_command_can_print_json() -> None:
     parser = grammar.build_parser("test")
     extra = {
+        ("cat",): ["array"],
         ("coverage",): ["array"],
         ("diff",): ["main"],
         ("expire",): ["--older-than", "1d"],
