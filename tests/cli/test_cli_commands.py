@@ -323,7 +323,6 @@ def test_a_relative_path_starts_in_the_current_folder(
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["branch"],
         ["dance", "x"],
         ["log"],
