@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from airflow_provider_icechunk.engine.format.config.model import (
-    CachingConfig,
     RepositoryConfig,
     ResolvedConfig,
     StorageRetriesSettings,
@@ -38,6 +37,20 @@ _ATTRIBUTES = (
     "the last few attributes files are kept, regardless of size; omit "
     "attributes_file_threshold_bytes to have none"
 )
+_TIMEOUT = "give timeouts to the storage, for example network_stream_timeout_seconds of s3_storage"
+_NOWHERE = {
+    "caching.num_bytes_attributes": _ATTRIBUTES,
+    "max_concurrent_decodes": "what was read is decoded by the threads that read it",
+    "manifest.max_concurrent_manifest_fetches_during_commit": (
+        "a commit reads all manifests that it needs at once, up to max_concurrent_requests"
+    ),
+    "manifest.preload.max_arrays_to_scan": "all arrays are considered; use preload_if instead",
+    "storage.timeouts.connect_timeout_ms": _TIMEOUT,
+    "storage.timeouts.read_timeout_ms": _TIMEOUT,
+    "storage.timeouts.operation_timeout_ms": _TIMEOUT,
+    "storage.timeouts.operation_attempt_timeout_ms": _TIMEOUT,
+}
+"""Settings that no generation and no storage uses, and what to do instead."""
 
 
 def follow(storage: Storage, given: RepositoryConfig | None) -> Storage:
@@ -94,13 +107,22 @@ def unheeded(
     given: RepositoryConfig, storage: Storage, generation: Generation
 ) -> Iterator[tuple[str, str]]:
     """Settings with non-default values that have no effect, and what to do instead. Pure."""
-    if (given.caching or CachingConfig()).num_bytes_attributes:
-        yield "caching.num_bytes_attributes", _ATTRIBUTES
+    for name, instead in _NOWHERE.items():
+        if _chosen(given, name):
+            yield name, instead
     chosen = given.resolved()
     for name, setting in _NOT_EVERYWHERE.items():
         if not setting.by(generation) and setting.value(chosen) != setting.default:
             yield name, f"generation `{generation}` {setting.reason}"
     yield from _unheeded_classes(given.storage or StorageSettings(), storage)
+
+
+def _chosen(given: RepositoryConfig, name: str) -> object:
+    """The value that was chosen for a setting, which may be one of a group; `None` if none was."""
+    value: object = given
+    for part in name.split("."):
+        value = None if value is None else getattr(value, part)
+    return value
 
 
 def _unheeded_classes(given: StorageSettings, storage: Storage) -> Iterator[tuple[str, str]]:

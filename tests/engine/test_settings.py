@@ -148,6 +148,26 @@ STORED_ONLY: dict[str, Config] = {
     "caching.num_bytes_attributes": Config(
         caching=icechunk.CachingConfig(num_bytes_attributes=1000)
     ),
+    "max_concurrent_decodes": Config(max_concurrent_decodes=2),
+    "manifest.max_concurrent_manifest_fetches_during_commit": Config(
+        manifest=icechunk.ManifestConfig(max_concurrent_manifest_fetches_during_commit=2)
+    ),
+    "manifest.preload.max_arrays_to_scan": Config(
+        manifest=icechunk.ManifestConfig(
+            preload=icechunk.ManifestPreloadConfig(max_arrays_to_scan=3)
+        )
+    ),
+    **{
+        f"storage.timeouts.{name}": Config(
+            storage=icechunk.StorageSettings(timeouts=icechunk.StorageTimeoutSettings(**{name: 5}))
+        )
+        for name in (
+            "connect_timeout_ms",
+            "read_timeout_ms",
+            "operation_timeout_ms",
+            "operation_attempt_timeout_ms",
+        )
+    },
 }
 """Every setting that changes nothing, with a configuration that has it."""
 

@@ -25,7 +25,7 @@ from airflow_provider_icechunk.testing.simulation import (
     ViolationError,
     simulate,
 )
-from airflow_provider_icechunk.testing.simulation.model import Cells, perform
+from airflow_provider_icechunk.testing.simulation.model import CellValues, perform
 
 SCHEDULES = 300
 WITHIN = 10_000
@@ -132,7 +132,7 @@ def quiet(seed: int) -> Simulation:
 def test_a_pipeline_of_ones_own_is_run_and_checked() -> None:
     def task(here: Process) -> None:
         session = here.open().writable_session("main")
-        intent = here.ledger.intend("main", [Cells("/a", 0, 600, 7)])
+        intent = here.ledger.intend("main", [CellValues("/a", 0, 600, 7)])
         perform(session, intent.edits)
         try:
             here.commit(session, intent, rebase_with=ConflictDetector())
@@ -177,7 +177,7 @@ def test_an_error_of_no_name_is_told_with_its_seed() -> None:
 
 def test_a_commit_that_was_acknowledged_and_is_not_there_is_a_violation() -> None:
     def liar(here: Process) -> None:
-        intent = here.ledger.intend("main", [Cells("/a", 0, 600, 7)])
+        intent = here.ledger.intend("main", [CellValues("/a", 0, 600, 7)])
         here.ledger.acknowledge(intent, "never stored")
 
     simulation = quiet(7)

@@ -28,7 +28,7 @@ _OF_SPARK = frozenset({
 })  # fmt: skip
 """What Spark also passes to the source or sink of a stream, and to the source of a table."""
 _OF_TABLES = "option."
-"""Spark repeats the options of a table with this prefix."""
+"""Spark gives the options of a table with this prefix, some of them without as well."""
 
 
 _ALIASES = {"versionasof": "snapshot", "timestampasof": "asof", "repository": "path"}
@@ -111,13 +111,14 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options; errors do not quote values, which may be secret."""
     try:
         given = {name.lower(): options[name] for name in options}
+        given = {name.removeprefix(_OF_TABLES): value for name, value in given.items()} | given
         ours = {
             name: value
             for name, value in given.items()
             if name not in _OF_SPARK and not name.startswith(_OF_TABLES)
         }
-        if "location" in given:
-            ours.setdefault("path", given["location"])
+        if "location" in given and not {"path", "repository"} & ours.keys():
+            ours["path"] = given["location"]
         # An alias beside the name it stands for stays, and is refused as unknown.
         known = {
             _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value

@@ -169,7 +169,7 @@ def test_rules_survive_the_way_through_dictionaries():
 def test_settings_are_compared_by_value():
     assert S3Options(region="a") == S3Options(region="a") != S3Options(region="b")
     assert ManifestPreloadCondition.num_refs(1, 2) == ManifestPreloadCondition.num_refs(1, 2)
-    assert "region='a'" in repr(S3Options(region="a"))
+    assert 'region="a"' in repr(S3Options(region="a"))
 
 
 def test_free_form_options_are_not_printed():

@@ -172,14 +172,14 @@ def test_configurations_of_the_first_months_are_read():
 def test_keys_and_stores_of_other_versions_are_written_back():
     data = b"""
 previous_file: {a: [1, 2.5, yes]}
-storage: {timeouts: !After 3}
+storage: {patience: !After 3}
 virtual_chunk_containers:
   'x://a/': {url_prefix: 'x://a/', store: !quantum {qubits: 3}, colour: red}
 """
     config = decode_config(data, where="config.yaml")
     again = parse_yaml(encode_config(config), where="config.yaml")
     assert again["previous_file"] == {"a": [1, 2.5, "yes"]}
-    assert again["storage"]["timeouts"] == Tagged("After", 3)
+    assert again["storage"]["patience"] == Tagged("After", 3)
     container = again["virtual_chunk_containers"]["x://a/"]
     assert container["store"] == Tagged("quantum", {"qubits": 3})
     assert container["colour"] == "red"

@@ -33,6 +33,7 @@ from airflow_provider_icechunk.exceptions import (
     Kind,
     NotFoundError,
     OutcomeUnknownError,
+    RepositoryNotFoundError,
     StorageError,
     UnsafeStorageError,
 )
@@ -98,7 +99,7 @@ def test_every_answer_has_one_meaning(error: Exception, trouble: Trouble) -> Non
 @pytest.mark.parametrize(
     ("error", "cls", "kind"),
     [
-        (answer("NoSuchBucket", 404), NotFoundError, Kind.REPOSITORY_NOT_FOUND),
+        (answer("NoSuchBucket", 404), RepositoryNotFoundError, Kind.REPOSITORY_NOT_FOUND),
         (answer("AccessDenied", 403), AccessDeniedError, Kind.STORAGE_DENIED),
         (answer("SlowDown", 503), StorageError, Kind.STORAGE_THROTTLED),
         (answer("InternalError", 500), StorageError, Kind.STORAGE_FAILED),

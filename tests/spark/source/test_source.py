@@ -239,17 +239,17 @@ def test_a_table_is_read_by_name_and_at_a_version(spark: SparkSession, weather: 
 
 
 def test_what_spark_adds_for_a_table_is_no_error() -> None:
-    added = {"owner": "me", "provider": "icechunk", "option.node": "t", "location": "file:/data"}
-    assert parse_options({"path": "p", "node": "t", **added}).path == "p"
-    assert parse_options({"node": "t", **added}).path == "file:/data"
+    added = {"owner": "me", "provider": "icechunk", "option.node": "t", "location": "file:///data"}
+    assert parse_options({"path": "/p", "node": "t", **added}).path == "/p"
+    assert parse_options({"node": "t", **added}).path == "file:///data"
 
 
 def test_usual_names_of_time_travel_are_known() -> None:
-    options = parse_options({"path": "p", "versionAsOf": "ABC", "timestampAsOf": "2026-01-01"})
+    options = parse_options({"path": "/p", "versionAsOf": "ABC", "timestampAsOf": "2026-01-01"})
     assert options.snapshot == "ABC"
     assert str(options.asof) == "2026-01-01 00:00:00"
     with pytest.raises(InvalidInputError, match="versionasof"):
-        parse_options({"path": "p", "versionAsOf": "ABC", "snapshot": "DEF"})
+        parse_options({"path": "/p", "versionAsOf": "ABC", "snapshot": "DEF"})
 
 
 @pytest.mark.spark
