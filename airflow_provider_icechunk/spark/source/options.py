@@ -22,17 +22,12 @@ NOW = "now"
 """Start with the first commit after the first start of the query."""
 EVERYTHING = "everything"
 """Start with everything that exists at that time, as if one commit had created it."""
-_OF_SPARK = frozenset({
-    "checkpointlocation", "queryname",
-    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
-})  # fmt: skip
-"""What Spark also passes to the source or sink of a stream, and to the source of a table."""
-_OF_TABLES = "option."
-"""Spark gives the options of a table with this prefix, some of them without as well."""
-
-
-_ALIASES = {"versionasof": "snapshot", "timestampasof": "asof", "repository": "path"}
-"""Names that other table formats use, and one for tables: Spark keeps their `path` to itself."""
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+"""Options for Spark itself, which it also passes to a stream's source or sink."""
+_ALIASES = {"versionasof": "snapshot", "timestampasof": "asof"}
+"""Names that other table formats use."""
+_OF_A_TABLE = "provider"
+"""What Spark adds when a table is created."""
 
 
 class SourceOptions(BaseModel):
@@ -109,16 +104,14 @@ class SourceOptions(BaseModel):
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options; errors do not quote values, which may be secret."""
+    given = {name.lower(): options[name] for name in options}
+    if _OF_A_TABLE in given:
+        raise InvalidInputError(
+            "Spark does not tell a source in Python the options of a table when it is read: "
+            "use CREATE TEMPORARY VIEW ... USING icechunk OPTIONS (...)"
+        )
     try:
-        given = {name.lower(): options[name] for name in options}
-        given = {name.removeprefix(_OF_TABLES): value for name, value in given.items()} | given
-        ours = {
-            name: value
-            for name, value in given.items()
-            if name not in _OF_SPARK and not name.startswith(_OF_TABLES)
-        }
-        if "location" in given and not {"path", "repository"} & ours.keys():
-            ours["path"] = given["location"]
+        ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
         # An alias beside the name it stands for stays, and is refused as unknown.
         known = {
             _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value
