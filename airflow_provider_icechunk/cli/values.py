@@ -63,10 +63,9 @@ def cat(task: Task) -> Report:
 
 def read_part(session: Session, path: str, selection: str | None) -> Any:
     """The selected values of an array; refuses to read more than fits a screen many times."""
-    import numpy as np
-    import zarr
+    from airflow_provider_icechunk.engine.zarr_store.blocks import readable_array
 
-    array = zarr.open_array(session.store, path=path.strip("/"), mode="r")
+    array = readable_array(session.store, path)
     part = parse_selection(selection, array.shape)
     cells = prod(1 if isinstance(one, int) else len(range(one.start, one.stop)) for one in part)
     if cells > _MOST_CELLS:
@@ -74,7 +73,7 @@ def read_part(session: Session, path: str, selection: str | None) -> Any:
             f"{path!r} has {number(cells)} values there, and at most {number(_MOST_CELLS)} are "
             f'shown: select some with --select, such as --select "{_example(array.shape)}"'
         )
-    return np.asarray(array[part])
+    return array[part]
 
 
 def parse_selection(text: str | None, shape: tuple[int, ...]) -> tuple[int | slice, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
+from zarr.abc.store import Store
 from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
 from zarr.core.metadata.v3 import ArrayV3Metadata
@@ -105,6 +106,11 @@ def whole_chunks(array: zarr.Array[Any], places: Sequence[Index]) -> Boxes:
 def is_remote(session: StoreSession) -> bool:
     """Whether storing is waiting, not working: a task has one core, but many can wait at once."""
     return not isinstance(session.tree.core.storage, LocalStorage)
+
+
+def readable_array(store: Store, path: str) -> zarr.Array[Any]:
+    """An array of a store, for reading."""
+    return zarr.open_array(store, path=path.strip("/"), mode="r")
 
 
 def chunk_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
