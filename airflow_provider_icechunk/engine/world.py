@@ -47,3 +47,13 @@ def from_micros(micros: int) -> datetime:
     seconds, rest = divmod(micros, 1_000_000)
     seconds = min(max(seconds, -62_135_596_800), 253_402_300_799)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+def utc_text(moment: datetime) -> str:
+    """A time in UTC with as many digits of a second as it needs: none, three or six.
+
+    The official library writes times like this.
+    """
+    fraction = moment.microsecond
+    precision = "microseconds" if fraction % 1000 else "milliseconds" if fraction else "seconds"
+    return moment.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")

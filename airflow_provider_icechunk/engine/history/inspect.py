@@ -40,7 +40,7 @@ from airflow_provider_icechunk.engine.format.v2.repo import (
 )
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.refs.v2 import v2_refs
-from airflow_provider_icechunk.engine.world import from_micros
+from airflow_provider_icechunk.engine.world import from_micros, utc_text
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 from .ancestry import ManifestFileInfo, required_log
@@ -326,4 +326,4 @@ def _ids(identities: Iterable[NodeId]) -> list[str]:
 
 
 def _time(micros: int) -> str:
-    return from_micros(micros).isoformat().replace("+00:00", "Z")
+    return utc_text(from_micros(micros))

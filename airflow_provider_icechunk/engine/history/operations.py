@@ -17,7 +17,7 @@ from airflow_provider_icechunk.engine.format.v2 import repo as ri
 from airflow_provider_icechunk.engine.format.v2.repo import Feature, setting
 from airflow_provider_icechunk.engine.format.v2.updates import SetFlag, SetMetadata, SetStatus
 from airflow_provider_icechunk.engine.refs.v2 import v2_refs
-from airflow_provider_icechunk.engine.world import from_micros, to_micros
+from airflow_provider_icechunk.engine.world import from_micros, to_micros, utc_text
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 _WHAT = "an operations log, metadata, status or features"
@@ -214,7 +214,7 @@ def _fact(name: str, value: object) -> object:
         return {
             "availability": _AVAILABILITY[shown.availability],
             "limited_availability_reason": shown.limited_availability_reason,
-            "set_at": shown.set_at and shown.set_at.isoformat().replace("+00:00", "Z"),
+            "set_at": shown.set_at and utc_text(shown.set_at),
         }
     return f"{shown}.0" if name.endswith("_version") else shown
 

@@ -13,6 +13,7 @@ from support import actors
 from support.maintenance import GENERATIONS, RealClock, lived_in
 
 import airflow_provider_icechunk.api as icechunk
+from airflow_provider_icechunk.engine.world import from_micros, utc_text
 from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError, UnsupportedError
 
 
@@ -144,3 +145,17 @@ def test_sessions_say_what_they_are_and_nodes_who_they_are() -> None:
 
     assert asyncio.run(operations()) == [entry.kind for entry in repo.ops_log()]
     assert asyncio.run(repo.inspect_repo_info_async())["branches"].keys() == {"main", "side"}
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (0, "1970-01-01T00:00:00Z"),
+        (1_614_000, "1970-01-01T00:00:01.614Z"),
+        (1_614_100, "1970-01-01T00:00:01.614100Z"),
+    ],
+)
+def test_times_have_as_many_digits_as_the_official_library_gives_them(
+    micros: int, text: str
+) -> None:
+    assert utc_text(from_micros(micros)) == text
