@@ -139,8 +139,8 @@ def manifests(draw: st.DrawFn, *, top: int, nodes: int, sizes: int) -> Manifest:
 
 
 def chosen(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata without the ids that a commit keeps of others, which are never the same."""
-    return {key: value for key, value in metadata.items() if key != LINE_KEY}
+    """Metadata with the number of ids that a commit keeps of others: ids are never the same."""
+    return {key: len(value) if key == LINE_KEY else value for key, value in metadata.items()}
 
 
 def tell(repo: Any) -> list[Any]:

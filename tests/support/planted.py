@@ -295,7 +295,7 @@ def newest_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors, "poll_branch", newest)
 
 
-@bug("an expiry takes younger snapshots than it was told to", known=False)
+@bug("an expiry removes snapshots younger than its limit", known=False)
 def greedy_expiry(patch: pytest.MonkeyPatch) -> None:
     make = expire.make_expiration_plan
 

@@ -98,6 +98,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
     def test_store_repr(self, store: IcechunkStore) -> None:
         assert repr(store).startswith("<icechunk.IcechunkStore>")
         assert "branch: main" in repr(store)
+        assert store.session.snapshot_id in repr(store)
 
     def test_store_supports_writes(self, store: IcechunkStore) -> None:
         assert store.supports_writes
