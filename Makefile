@@ -9,6 +9,9 @@ ARGS ?=
 # Of the examples in the long tests. The others take the same ones each time (tests/conftest.py).
 SEED := $(or $(SEED),$(shell date +%s))
 
+# Airflow takes twice as long to import without compiled files, and tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What Spark and Airflow need to find: the Java to run on, this environment's Python for Spark's
 # workers (Spark takes whatever `python3` is on PATH otherwise), and an Airflow home of our own.
 RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && unset SPARK_HOME && \

@@ -214,13 +214,13 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.pipelines.copying import CopyProgress, CopyResult
     from airflow_provider_icechunk.engine.pipelines.revert import revert
     from airflow_provider_icechunk.engine.pipelines.window import ArrayCut, DropPlan, drop_labels
-    from airflow_provider_icechunk.engine.zarr_store.dask_writes import (
+    from airflow_provider_icechunk.engine.xarray_io.dask_writes import (
         extract_session,
         merge_sessions,
         session_merge_reduction,
         store_dask,
     )
-    from airflow_provider_icechunk.engine.zarr_store.datasets import to_icechunk
+    from airflow_provider_icechunk.engine.xarray_io.datasets import to_icechunk
     from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 
 __all__ = [
@@ -589,11 +589,11 @@ _LATE = {
     "declare": "airflow_provider_icechunk.engine.pipelines.changes",
     "drop_labels": "airflow_provider_icechunk.engine.pipelines.window",
     "set_attributes": "airflow_provider_icechunk.engine.pipelines.changes",
-    "extract_session": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
-    "merge_sessions": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
-    "session_merge_reduction": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
-    "store_dask": "airflow_provider_icechunk.engine.zarr_store.dask_writes",
-    "to_icechunk": "airflow_provider_icechunk.engine.zarr_store.datasets",
+    "extract_session": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
+    "merge_sessions": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
+    "session_merge_reduction": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
+    "store_dask": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
+    "to_icechunk": "airflow_provider_icechunk.engine.xarray_io.datasets",
 }
 
 

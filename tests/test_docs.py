@@ -99,7 +99,7 @@ def test_the_tables_have_every_key_of_a_dataset_of_arrays_and_of_writes() -> Non
     from dataclasses import fields
 
     from airflow_provider_icechunk.dataset import Coordinate, Growing, IcechunkDataset, Variable
-    from airflow_provider_icechunk.engine.zarr_store.declared import DeclaredArray
+    from airflow_provider_icechunk.engine.arrays.declared import DeclaredArray
     from airflow_provider_icechunk.spark import submit
 
     for kind in (IcechunkDataset, Variable, Growing, Coordinate):

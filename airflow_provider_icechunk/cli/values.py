@@ -63,7 +63,7 @@ def cat(task: Task) -> Report:
 
 def read_part(session: Session, path: str, selection: str | None) -> Any:
     """The selected values of an array; refuses to read more than fits a screen many times."""
-    from airflow_provider_icechunk.engine.zarr_store.blocks import readable_array
+    from airflow_provider_icechunk.engine.arrays.blocks import readable_array
 
     array = readable_array(session.store, path)
     part = parse_selection(selection, array.shape)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository, Session
     from airflow_provider_icechunk.dataset import IcechunkDataset
     from airflow_provider_icechunk.engine.datasets.dataset import Placement
-    from airflow_provider_icechunk.engine.zarr_store.datasets import ZarrWriteModes
+    from airflow_provider_icechunk.engine.xarray_io.datasets import ZarrWriteModes
 
 INJECTED = ("session", "store")
 """Function parameters that the task fills in: the writable session, and its Zarr store."""
@@ -222,7 +222,7 @@ class _IcechunkDecoratedOperator(
         return session
 
     def _dataset(self, session: Session) -> Any:
-        from airflow_provider_icechunk.engine.zarr_store.datasets import open_dataset
+        from airflow_provider_icechunk.engine.xarray_io.datasets import open_dataset
 
         return open_dataset(session, self.group or (self.dataset and self.dataset.group) or None)
 
@@ -241,7 +241,7 @@ class _IcechunkDecoratedOperator(
 
     def _written(self, session: Session, result: Any, placement: Placement | None) -> Any:
         """What the task says of what its function returned; a `Dataset` is written."""
-        from airflow_provider_icechunk.engine.zarr_store.datasets import is_dataset, write_dataset
+        from airflow_provider_icechunk.engine.xarray_io.datasets import is_dataset, write_dataset
 
         if is_dataset(result) and self.dataset is not None and placement is not None:
             from airflow_provider_icechunk.engine.datasets.located import write_place

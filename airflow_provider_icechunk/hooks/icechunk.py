@@ -196,7 +196,7 @@ class IcechunkHook(BaseHook):
 
         :param options: what `xarray.open_zarr` takes.
         """
-        from airflow_provider_icechunk.engine.zarr_store.datasets import open_dataset
+        from airflow_provider_icechunk.engine.xarray_io.datasets import open_dataset
 
         session = self.get_session(
             repository, branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of

@@ -92,7 +92,7 @@ class IcechunkRechunkOperator(SparkTransactionOperator):
         return {name: value for name, value in given.items() if value is not None}
 
     def _plan(self) -> dict[str, Any]:
-        from airflow_provider_icechunk.engine.zarr_store.rechunk import plan_stored
+        from airflow_provider_icechunk.engine.arrays.rechunk import plan_stored
 
         store = self.open_repository().readonly_session(self.branch).store
         path = "/" + self.array.strip("/")

@@ -285,8 +285,8 @@ class IcechunkImportOperator(_Committing):
     def execute(self, context: Context) -> dict[str, Any]:
         """Read, write and commit, unless an earlier attempt of the run did."""
         from airflow_provider_icechunk.engine.pipelines.transaction import write_session
-        from airflow_provider_icechunk.engine.zarr_store.datasets import write_dataset
-        from airflow_provider_icechunk.engine.zarr_store.files import open_file
+        from airflow_provider_icechunk.engine.xarray_io.datasets import write_dataset
+        from airflow_provider_icechunk.engine.xarray_io.files import open_file
 
         def write(session: Any) -> dict[str, Any]:
             with open_file(
@@ -386,7 +386,7 @@ class IcechunkExportOperator(RepositoryOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - as Airflow calls it
         """Write it out."""
-        from airflow_provider_icechunk.engine.zarr_store.files import write_file
+        from airflow_provider_icechunk.engine.xarray_io.files import write_file
 
         named = self.snapshot_id is not None or self.tag is not None
         session = self.open_repository().readonly_session(

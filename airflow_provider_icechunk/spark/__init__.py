@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_icechunk.engine.zarr_store.rechunk import RechunkPlan
+    from airflow_provider_icechunk.engine.arrays.rechunk import RechunkPlan
     from airflow_provider_icechunk.spark.maintenance.compact import compact
     from airflow_provider_icechunk.spark.maintenance.maintenance import (
         collect,
@@ -68,7 +68,7 @@ _LATE = {
     "IcechunkSource": "airflow_provider_icechunk.spark.source.source",
     "JobResult": "airflow_provider_icechunk.spark.write.job",
     "PipelineJob": "airflow_provider_icechunk.spark.script",
-    "RechunkPlan": "airflow_provider_icechunk.engine.zarr_store.rechunk",
+    "RechunkPlan": "airflow_provider_icechunk.engine.arrays.rechunk",
     "Region": "airflow_provider_icechunk.spark.write.functions",
     "SparkWriteJob": "airflow_provider_icechunk.spark.write.job",
     "collect": "airflow_provider_icechunk.spark.maintenance.maintenance",

@@ -16,12 +16,12 @@ import pyarrow as pa
 import zarr
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk.engine.arrays.regions import extent, plan_parts
 from airflow_provider_icechunk.engine.pipelines.checks import Check, Verdict
 from airflow_provider_icechunk.engine.pipelines.inspecting import ArrayPart
 from airflow_provider_icechunk.engine.pipelines.inspecting import run_checks as run_with
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.regions import extent, plan_parts
 
 from .runtime import cores, on_executors
 

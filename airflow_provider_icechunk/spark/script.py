@@ -21,6 +21,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue, ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_icechunk.engine.arrays.regions import DimensionKey, Parts
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.engine.datasets.declare import ensure
 from airflow_provider_icechunk.engine.pipelines.description import (
@@ -32,7 +33,6 @@ from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
-from airflow_provider_icechunk.engine.zarr_store.regions import DimensionKey, Parts
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError
 from airflow_provider_icechunk.spark.write.files import FilesWork
 from airflow_provider_icechunk.spark.write.frames import Axis, Missing, run_cells

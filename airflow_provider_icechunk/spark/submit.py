@@ -32,6 +32,7 @@ from pydantic import (
 )
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk.engine.arrays.rechunk import MEMORY
 from airflow_provider_icechunk.engine.datasets.dataset import Placement
 from airflow_provider_icechunk.engine.ingest.plan import choose
 from airflow_provider_icechunk.engine.pipelines.description import (
@@ -43,7 +44,6 @@ from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
-from airflow_provider_icechunk.engine.zarr_store.rechunk import MEMORY
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError
 from airflow_provider_icechunk.spark.write.files import FilesWork
 from airflow_provider_icechunk.spark.write.functions import FunctionWork

@@ -12,10 +12,8 @@ from airflow_provider_icechunk.engine.pipelines.observe import (
     CommitFilter,
     NewCommits,
     is_temporary,
-    poll_branch,
-)
-from airflow_provider_icechunk.engine.pipelines.positions import (
     keep_position,
+    poll_branch,
     position_key,
     read_position,
 )

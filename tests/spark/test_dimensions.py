@@ -8,8 +8,8 @@ import pytest
 import zarr
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
+from airflow_provider_icechunk.engine.arrays.regions import axis_of, by_axis, span_of
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.regions import axis_of, by_axis, span_of
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 from airflow_provider_icechunk.spark.source.options import parse_options

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
-from airflow_provider_icechunk.engine.zarr_store.labels import span_between
+from airflow_provider_icechunk.engine.arrays.labels import span_between
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 

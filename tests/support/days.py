@@ -15,13 +15,13 @@ import zarr
 from support.recording import RecordingStorage
 from support.writers import CONTEXT, Done, Place, passed, started, write_whole
 
+from airflow_provider_icechunk.engine.arrays.declared import apply_arrays, parse_arrays
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver
 from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
 from airflow_provider_icechunk.engine.pipelines.reruns import Attempt
 from airflow_provider_icechunk.engine.pipelines.transaction import CommitOptions, write_session
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.declared import apply_arrays, parse_arrays
 
 SIDE = 64
 DAY_BYTES = SIDE * SIDE * 8

@@ -33,7 +33,7 @@ CONTEXT.set_forkserver_preload(
         "airflow_provider_icechunk.engine.repository",
         "airflow_provider_icechunk.engine.storage.local.storage",
         "airflow_provider_icechunk.engine.storage.s3.storage",
-        "airflow_provider_icechunk.engine.zarr_store.cells",
+        "airflow_provider_icechunk.engine.arrays.cells",
     ]
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.zarr_store.declared import (
+from airflow_provider_icechunk.engine.arrays.declared import (
     DeclaredArray,
     apply_array,
     put_values,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.datasets import (
+from airflow_provider_icechunk.engine.xarray_io.datasets import (
     as_dataset,
     open_dataset,
     to_icechunk,

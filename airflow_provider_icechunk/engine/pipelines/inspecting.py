@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import zarr
 
-from airflow_provider_icechunk.engine.concurrency import run_all
-from airflow_provider_icechunk.engine.zarr_store.datasets import open_dataset
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.regions import (
     by_axis,
     dimension_names,
     plan_box,
@@ -22,6 +20,8 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
     slices,
     span_of,
 )
+from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.xarray_io.datasets import open_dataset
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError, TaskError
 
 from . import checks as values

@@ -1,10 +1,13 @@
 """What happened in a repository since somebody last looked, as small JSON values.
 
 Sensors that poke and triggers that wait ask the same questions here, so they get the same answers.
+For an Airflow that keeps no state of assets, how far a watcher has got is kept beside the data:
+readers of the format never look into that folder, and maintenance leaves it alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from airflow_provider_icechunk.engine.storage.base import Anything
 from airflow_provider_icechunk.exceptions import (
     AccessDeniedError,
     ConflictError,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
     from airflow_provider_icechunk.engine.history.diff import Diff
     from airflow_provider_icechunk.engine.repository import Repository
+    from airflow_provider_icechunk.engine.storage.base import Storage
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +42,9 @@ _LONGEST_WALK = 10_000
 _LONGEST_TEXT = 2_000
 _LARGEST_METADATA = 16_384
 _LARGEST_DOCUMENT = 1 << 24
+_POSITIONS = "watchers"
+_POSITION_FIELD = "last_snapshot_id"
+_LARGEST_POSITION = 1 << 10
 
 
 class CommitEvent(TypedDict):
@@ -285,3 +293,28 @@ def poll_labels(
             return None
         answer |= {key: value for key, value in found.as_dict().items() if key in _REPORTED}
     return answer
+
+
+def position_key(watcher: Mapping[str, Any]) -> str:
+    """The key of a watcher's position: watchers with equal settings share one."""
+    text = json.dumps(watcher, sort_keys=True, default=str)
+    return f"{_POSITIONS}/{hashlib.sha256(text.encode()).hexdigest()[:40]}.json"
+
+
+def read_position(storage: Storage, key: str) -> str | None:
+    """The last snapshot that a watcher has reported; `None` if nothing readable is kept."""
+    stored = storage.get(key)
+    if stored is None or len(stored.data) > _LARGEST_POSITION:
+        return None
+    try:
+        value = json.loads(stored.data)
+    except (ValueError, RecursionError):
+        return None
+    found = value.get(_POSITION_FIELD) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def keep_position(storage: Storage, key: str, snapshot_id: str) -> None:
+    """Store the last snapshot that a watcher has reported. Needs the right to write."""
+    storage.put(key, json.dumps({_POSITION_FIELD: snapshot_id}).encode(), expect=Anything())
+    storage.settle()

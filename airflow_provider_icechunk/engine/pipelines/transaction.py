@@ -98,7 +98,7 @@ def open_for(
     :param dataset: a declaration of several arrays along growing dimensions.
     :param at: where in the dataset the run belongs, as in `IcechunkDataset.place`.
     """
-    from airflow_provider_icechunk.engine.zarr_store.declared import apply_arrays, parse_arrays
+    from airflow_provider_icechunk.engine.arrays.declared import apply_arrays, parse_arrays
 
     declared = parse_arrays(arrays)
     if dataset is None and at is not None:

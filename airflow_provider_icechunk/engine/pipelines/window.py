@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import zarr
 
+from airflow_provider_icechunk.engine.arrays.moving import move_cells, open_target
+from airflow_provider_icechunk.engine.arrays.regions import plan_box
 from airflow_provider_icechunk.engine.commit.documents import encoded
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.datasets.coverage import only_growing
@@ -29,8 +31,6 @@ from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.retry import at_once as tries
 from airflow_provider_icechunk.engine.tree.reindex import shifted
-from airflow_provider_icechunk.engine.zarr_store.moving import move_cells, open_target
-from airflow_provider_icechunk.engine.zarr_store.regions import plan_box
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     InvalidInputError,

@@ -453,7 +453,7 @@ def _reader(origin: Origin, snapshot_id: str) -> Session:
 
 
 def _zarr_cells() -> ChunkCells:
-    from airflow_provider_icechunk.engine.zarr_store.cells import ZarrCells
+    from airflow_provider_icechunk.engine.arrays.cells import ZarrCells
 
     return ZarrCells()
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk.engine.arrays.regions import check_complete
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.leases import Leasehold, Tenancy
 from airflow_provider_icechunk.engine.maintenance.compact import (
@@ -27,7 +28,6 @@ from airflow_provider_icechunk.engine.workers.codec import (
     decode_fragment,
     encode_fragment,
 )
-from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, on_executors, opened
 
 _GROUPS = "number long, refs binary"

@@ -14,15 +14,15 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid
+from airflow_provider_icechunk.engine.arrays.regions import (
     Parts,
     Region,
     extent,
     plan_box,
     slices,
 )
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.spark.columns import (
     CHUNK_COLUMNS,
     arrow_schema,

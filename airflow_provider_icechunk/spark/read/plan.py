@@ -15,11 +15,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid
-from airflow_provider_icechunk.engine.zarr_store.cf import Decoding, decoding
-from airflow_provider_icechunk.engine.zarr_store.labels import span_between
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid
+from airflow_provider_icechunk.engine.arrays.cf import Decoding, decoding
+from airflow_provider_icechunk.engine.arrays.labels import span_between
+from airflow_provider_icechunk.engine.arrays.regions import (
     DimensionKey,
     Parts,
     Region,
@@ -30,6 +29,7 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
     plan_parts,
     span_of,
 )
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.columns import CHUNK_COLUMNS, Column, column_for
 from airflow_provider_icechunk.spark.runtime import open_array

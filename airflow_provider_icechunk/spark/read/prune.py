@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.zarr_store.regions import Span
+from airflow_provider_icechunk.engine.arrays.regions import Span
 from airflow_provider_icechunk.spark.columns import Column, to_arrow
 
 from .plan import PlannedRead

@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.zarr_store.regions import dimension_names
+from airflow_provider_icechunk.engine.arrays.regions import dimension_names
 
 _UNITS = {
     "week": ("s", 604_800), "day": ("s", 86_400), "hour": ("s", 3_600), "hr": ("s", 3_600),

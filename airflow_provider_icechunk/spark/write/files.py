@@ -23,13 +23,8 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
-from airflow_provider_icechunk.engine.ingest.hdf5 import load_h5py
-from airflow_provider_icechunk.engine.pipelines.job import Prepare
-from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid, write_block
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid, write_block
+from airflow_provider_icechunk.engine.arrays.regions import (
     DimensionKey,
     Region,
     Span,
@@ -40,6 +35,11 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
     plan_box,
     slices,
 )
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.ingest.hdf5 import load_h5py
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, on_executors, open_array
 

@@ -19,16 +19,16 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, functions
 
+from airflow_provider_icechunk.engine.arrays.blocks import (
+    chunk_grid,
+    put_values,
+    whole_chunks,
+)
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.format.chunk_refs import Index
 from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.tree.boxes import Boxes, moved, of_cells
-from airflow_provider_icechunk.engine.zarr_store.blocks import (
-    chunk_grid,
-    put_values,
-    whole_chunks,
-)
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, Kind
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, open_array
 

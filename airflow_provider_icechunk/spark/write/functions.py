@@ -21,10 +21,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid, fit_values, write_block
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid, fit_values, write_block
+from airflow_provider_icechunk.engine.arrays.regions import (
     Parts,
     by_axis,
     dimension_names,
@@ -33,7 +31,9 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
     plan_parts,
     span_of,
 )
-from airflow_provider_icechunk.engine.zarr_store.regions import Region as Box
+from airflow_provider_icechunk.engine.arrays.regions import Region as Box
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, TaskError
 from airflow_provider_icechunk.spark.runtime import one_line, open_array
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.arrays.blocks import write_block
+from airflow_provider_icechunk.engine.arrays.regions import Region, extent
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.zarr_store.blocks import write_block
-from airflow_provider_icechunk.engine.zarr_store.regions import Region, extent
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.runtime import open_array
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_icechunk.engine.arrays.regions import check_complete
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.pipelines.job import (
     REUSABLE_FOR,
@@ -41,7 +42,6 @@ from airflow_provider_icechunk.engine.workers.merge import (
     merge_fragments,
 )
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
-from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind, TaskError
 from airflow_provider_icechunk.spark.progress import Meter, progress
 from airflow_provider_icechunk.spark.releases import task_context

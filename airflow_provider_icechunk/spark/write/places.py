@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_icechunk.engine.arrays.regions import Span, dimension_names
 from airflow_provider_icechunk.engine.datasets.dataset import Placement
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.regions import Span, dimension_names
 from airflow_provider_icechunk.spark.runtime import open_array
 
 

@@ -14,17 +14,17 @@ from typing import Any
 import zarr
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
-from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.zarr_store.moving import move_cells, open_target
-from airflow_provider_icechunk.engine.zarr_store.rechunk import (
+from airflow_provider_icechunk.engine.arrays.moving import move_cells, open_target
+from airflow_provider_icechunk.engine.arrays.rechunk import (
     MEMORY,
     RechunkPlan,
     plan_stored,
     rechunked,
 )
-from airflow_provider_icechunk.engine.zarr_store.regions import Region
+from airflow_provider_icechunk.engine.arrays.regions import Region
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, opened
 
 from .job import JobResult

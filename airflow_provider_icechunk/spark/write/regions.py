@@ -13,11 +13,8 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
-from airflow_provider_icechunk.engine.pipelines.job import Prepare
-from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.zarr_store.blocks import chunk_grid, is_remote, write_block
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid, is_remote, write_block
+from airflow_provider_icechunk.engine.arrays.regions import (
     Parts,
     Region,
     by_axis,
@@ -29,6 +26,9 @@ from airflow_provider_icechunk.engine.zarr_store.regions import (
     slices,
     span_of,
 )
+from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
+from airflow_provider_icechunk.engine.pipelines.job import Prepare
+from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.exceptions import InvalidInputError, TaskError
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, one_line, open_array
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk.engine.arrays.regions import check_complete
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.ingest.apply import (
     AppliedPlan,
@@ -37,7 +38,6 @@ from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.virtual.sources import ChecksumKind
-from airflow_provider_icechunk.engine.zarr_store.regions import check_complete
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.runtime import RepositoryLike, cores, on_executors, opened
 

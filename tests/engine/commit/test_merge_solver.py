@@ -26,12 +26,12 @@ from support.merging import (
 from support.recording import RecordingStorage
 
 import airflow_provider_icechunk.api as api
+from airflow_provider_icechunk.engine.arrays.cells import ZarrCells, _OneChunk
 from airflow_provider_icechunk.engine.commit.merge import MergeSolver
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
-from airflow_provider_icechunk.engine.zarr_store.cells import ZarrCells, _OneChunk
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
     InvalidInputError,

@@ -11,7 +11,7 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import ConflictError, Repository, local_filesystem_storage
-from airflow_provider_icechunk.engine.zarr_store.rechunk import RechunkPlan, block_shape
+from airflow_provider_icechunk.engine.arrays.rechunk import RechunkPlan, block_shape
 from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError
 from airflow_provider_icechunk.spark import rechunk
 

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.zarr_store.cf import decoding
+from airflow_provider_icechunk.engine.arrays.cf import decoding
 
 
 def shown(stored: NDArray[Any], attributes: dict[str, Any]) -> NDArray[Any]:

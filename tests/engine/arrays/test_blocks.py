@@ -8,8 +8,8 @@ import zarr
 from zarr.codecs import GzipCodec
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
-from airflow_provider_icechunk.engine.zarr_store.blocks import write_block
-from airflow_provider_icechunk.engine.zarr_store.regions import slices
+from airflow_provider_icechunk.engine.arrays.blocks import write_block
+from airflow_provider_icechunk.engine.arrays.regions import slices
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 LAYOUTS: dict[str, dict[str, Any]] = {

@@ -14,9 +14,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore, StoreSession
+
 from .blocks import chunk_grid, chunks_of_region, put_values
 from .regions import Region, slices
-from .store import IcechunkStore, StoreSession
 
 
 def open_target(store: IcechunkStore, path: str) -> zarr.Array[Any]:

@@ -20,9 +20,8 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from airflow_provider_icechunk.engine.tree.boxes import Box, Boxes
-
-from .codecs import bytes_of
-from .releases import inner_array
+from airflow_provider_icechunk.engine.zarr_store.codecs import bytes_of
+from airflow_provider_icechunk.engine.zarr_store.releases import inner_array
 
 LOSSLESS = frozenset(
     {

@@ -24,12 +24,12 @@ from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.format.chunk_refs import Index
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.engine.tree.boxes import Boxes, around, chunk_box, joined
+from airflow_provider_icechunk.engine.zarr_store.codecs import ChunkCodecs, Encode, put_whole_chunks
+from airflow_provider_icechunk.engine.zarr_store.releases import chunk_spec, inner_array
+from airflow_provider_icechunk.engine.zarr_store.store import StoreSession
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
-from .codecs import ChunkCodecs, Encode, put_whole_chunks
 from .regions import Region, extent, show, slices
-from .releases import chunk_spec, inner_array
-from .store import StoreSession
 
 Values = NDArray[Any]
 _BATCH_BYTES = 32 << 20

@@ -15,9 +15,8 @@ import zarr
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from zarr.core.dtype import parse_data_type
 
+from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
-
-from .store import IcechunkStore
 
 _MOST_VALUES = 1_000_000
 Length = Annotated[int, Field(ge=0)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_icechunk.engine.zarr_store.regions import (
+from airflow_provider_icechunk.engine.arrays.regions import (
     check_complete,
     plan_box,
     plan_parts,

@@ -15,10 +15,10 @@ import zarr
 
 from airflow_provider_icechunk.engine.commit.documents import encoded
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
+from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 
 from .regions import Region, plan_regions
-from .store import IcechunkStore
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.format.model import Node
