@@ -91,7 +91,7 @@ def parse_address(address: str) -> tuple[str, dict[str, str]]:
     scheme = parts.scheme.removeprefix(f"{_SCHEME}+")
     if scheme == parts.scheme != _SCHEME:
         raise InvalidInputError(
-            f"{address!r} is no address of a repository: it begins with `icechunk:///folder` or "
+            f"{address!r} is not the address of a repository: use `icechunk:///folder` or "
             "`icechunk+s3://bucket/prefix`"
         )
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

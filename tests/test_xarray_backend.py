@@ -48,7 +48,7 @@ def test_a_tree_has_every_group(address: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ("s3://bucket/x", "no address of a repository"),
+        ("s3://bucket/x", "not the address of a repository"),
         ("icechunk:///x?colour=red", "colour"),
     ],
 )

@@ -294,10 +294,10 @@ def test_declaring_again_keeps_grows_and_never_cuts(repository: Repository) -> N
     commit(open_session(arrays=[{**FIELD, "shape": [4], "attributes": {"a": 1}}]), run_id="short")
     assert field(repository) == [3] * 6 + [0, 0]
     for change, says in (
-        ({"dtype": "int64"}, "dtype int32, declared is int64"),
-        ({"chunks": [3]}, r"chunks \(2,\), declared is \(3,\)"),
-        ({"dimension_names": ["x"]}, r"dimension_names \(None,\), declared is \('x',\)"),
-        ({"fill_value": 7}, "fill_value 0, declared is 7"),
+        ({"dtype": "int64"}, "dtype int32, declared as int64"),
+        ({"chunks": [3]}, r"chunks \(2,\), declared as \(3,\)"),
+        ({"dimension_names": ["x"]}, r"dimension_names \(None,\), declared as \('x',\)"),
+        ({"fill_value": 7}, "fill_value 0, declared as 7"),
     ):
         with pytest.raises(AlreadyExistsError, match=says) as caught:
             open_session(arrays=[{**FIELD, "shape": [8], **change}])

@@ -346,7 +346,7 @@ def test_a_cleared_run_writes_its_place_again(folder: Path) -> None:
             days(1).rename(x="latitude")[["t2m"]].drop_vars("latitude"),
             "the labels 2026-01-01 00:00:00 along 'time', and this run belongs at 2026-01-02",
         ),
-        (xr.Dataset({"t2m": ("latitude", [1j, 2, 3])}), "holds complex128, declared is float32"),
+        (xr.Dataset({"t2m": ("latitude", [1j, 2, 3])}), "holds complex128, declared as float32"),
         (xr.Dataset(), "has no variables"),
     ],
 )

@@ -174,12 +174,12 @@ def _differences(array: zarr.Array[Any], declared: DeclaredArray) -> list[str]:
         found = (None,) * array.ndim if names is None else tuple(names)
         pairs.append(("dimension_names", found, declared.dimension_names))
     differences = [
-        f"{what} {found}, declared is {wanted}" for what, found, wanted in pairs if found != wanted
+        f"{what} {found}, declared as {wanted}" for what, found, wanted in pairs if found != wanted
     ]
     if not differences and declared.fill_value is not None:
         wanted = _fill(declared)
         if not _same_fill(array.fill_value, wanted):
-            differences.append(f"fill_value {array.fill_value}, declared is {wanted}")
+            differences.append(f"fill_value {array.fill_value}, declared as {wanted}")
     return differences
 
 

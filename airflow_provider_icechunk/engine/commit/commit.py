@@ -301,7 +301,7 @@ class Committer:
         ours = self._core.format_id(expected)
         theirs = None if actual is None else self._core.format_id(actual)
         if actual is None:
-            reason = f"branch {branch!r} does not exist any more"
+            reason = f"branch {branch!r} no longer exists"
         elif tries > 1:
             reason = f"branch {branch!r} moved {tries} times while this commit was tried"
         else:

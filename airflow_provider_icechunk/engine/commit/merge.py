@@ -95,10 +95,10 @@ class MergeSolver:
 
     def __post_init__(self) -> None:
         if self.cells not in ("recorded", "changed"):
-            raise InvalidInputError(f"cells is 'recorded' or 'changed', not {self.cells!r}")
+            raise InvalidInputError(f"cells must be 'recorded' or 'changed', not {self.cells!r}")
         if self.on_existing_label not in ("fail", "replace"):
             raise InvalidInputError(
-                f"on_existing_label is 'fail' or 'replace', not {self.on_existing_label!r}"
+                f"on_existing_label must be 'fail' or 'replace', not {self.on_existing_label!r}"
             )
 
     def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
@@ -122,7 +122,7 @@ def solver_for(on_conflict: str, on_existing_label: LabelRule = "fail") -> Confl
         case "theirs":
             return BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs)
     raise InvalidInputError(
-        f"on_conflict is 'merge', 'fail', 'ours' or 'theirs', not {on_conflict!r}"
+        f"on_conflict must be 'merge', 'fail', 'ours' or 'theirs', not {on_conflict!r}"
     )
 
 

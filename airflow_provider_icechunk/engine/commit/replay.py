@@ -33,7 +33,7 @@ def changes_between(core: Core, older: SnapshotId, newer: SnapshotId) -> ChangeS
     commits = commits_between(core.objects, older, newer)
     if not commits:
         raise InvalidInputError(
-            f"{core.format_id(older)} is no ancestor of {core.format_id(newer)}: there are no "
+            f"{core.format_id(older)} is not an ancestor of {core.format_id(newer)}: there are no "
             "changes from one to the other"
         )
     logs_of = [(commit, logs_since_parent(core.objects, commit)) for commit in commits]

@@ -53,7 +53,7 @@ class Variable:
         put = object.__setattr__
         put(self, "dtype", _dtype("Variable", self.dtype))
         if isinstance(cast("Any", self.dims), str):
-            raise _wrong(f"Variable: dims are several names, such as ({self.dims!r},)")
+            raise _wrong(f"Variable: dims must be a sequence of names, such as ({self.dims!r},)")
         put(self, "dims", tuple(self.dims))
         put(self, "attrs", checked_attrs("Variable", self.attrs))
         for key in ("chunks", "shards"):
@@ -194,7 +194,7 @@ class IcechunkDataset:
         put = object.__setattr__
         for key in ("repository", "branch", "icechunk_conn_id"):
             if not isinstance(getattr(self, key), str) or not getattr(self, key):
-                raise _wrong(f"IcechunkDataset: {key} is a text, and not an empty one")
+                raise _wrong(f"IcechunkDataset: {key} must be a non-empty string")
         put(self, "group", _group(self.group))
         put(self, "dims", {_name(name): _dimension(name, dim) for name, dim in self.dims.items()})
         put(self, "variables", {_name(name): found for name, found in self.variables.items()})
@@ -419,7 +419,7 @@ def _parse_at(at: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
             raise no_label("at")
         return _json_object('`at`, such as {"time": "2026-01-31"},', at)
     if not isinstance(at, Mapping):
-        raise _wrong(f'`at` is a mapping, such as {{"time": "2026-01-31"}}, not {at!r}')
+        raise _wrong(f'`at` must be a mapping, such as {{"time": "2026-01-31"}}, not {at!r}')
     return at
 
 
@@ -429,7 +429,7 @@ def _json_object(what: str, text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise _wrong(f"{what} is a mapping or its JSON text, not {text[:100]!r}")
+        raise _wrong(f"{what} must be a mapping or its JSON text, not {text[:100]!r}")
     return value
 
 
@@ -456,7 +456,7 @@ def _dimension(name: str, value: Any) -> Dimension:
     if isinstance(value, Growing):
         return value
     if type(value) is not int or value < 0:
-        raise _wrong(f"dims[{name!r}] is a length or a Growing, not {value!r}")
+        raise _wrong(f"dims[{name!r}] must be a length or a Growing, not {value!r}")
     return value
 
 
@@ -467,18 +467,18 @@ def _coordinate(value: Any) -> Coordinate:
 def _plain_values(values: Any) -> tuple[Any, ...]:
     # Arrays of NumPy have `tolist`, and are not imported for it.
     if isinstance(values, str | bytes | Mapping):
-        raise _wrong("the values of a Coordinate are a sequence")
+        raise _wrong("the values of a Coordinate must be a sequence")
     plain = tuple(values.tolist() if hasattr(values, "tolist") else values)
     for value in plain:
         if not isinstance(value, bool | int | float | str) or value != value:
-            raise _wrong(f"the values of a Coordinate are numbers or texts, not {value!r}")
+            raise _wrong(f"the values of a Coordinate must be numbers or strings, not {value!r}")
     return plain
 
 
 def _coordinate_type(values: Sequence[Any]) -> str:
     if any(isinstance(value, str) for value in values):
         if not all(isinstance(value, str) for value in values):
-            raise _wrong("the values of a Coordinate are numbers or texts, not both")
+            raise _wrong("the values of a Coordinate must be numbers or strings, not both")
         return "str"
     return "int64" if all(isinstance(value, int) for value in values) else "float64"
 
@@ -495,9 +495,9 @@ def _lengths(what: str, values: Sequence[int]) -> tuple[int, ...]:
     try:
         lengths = tuple(values)
     except TypeError:
-        raise _wrong(f"{what} are whole numbers, one for each dimension") from None
+        raise _wrong(f"{what} must be whole numbers, one per dimension") from None
     if any(type(length) is not int or length < 1 for length in lengths):
-        raise _wrong(f"{what} {lengths} are whole numbers, each at least 1")
+        raise _wrong(f"{what} {lengths} must be whole numbers, each at least 1")
     return lengths
 
 
@@ -506,7 +506,7 @@ def _fill_value(value: Any) -> Scalar | None:
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE.get(value, "NaN")
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise _wrong(f"Variable: fill_value {value!r} is not a number, a truth value or a text")
+        raise _wrong(f"Variable: fill_value {value!r} is not a number, a boolean or a string")
     return value
 
 
@@ -518,7 +518,7 @@ def _name(name: Any) -> str:
 
 def _group(path: str) -> str:
     if not isinstance(path, str):
-        raise _wrong(f"IcechunkDataset: group is a path, not {path!r}")
+        raise _wrong(f"IcechunkDataset: group must be a path, not {path!r}")
     plain = path.strip("/")
     if plain:
         for part in plain.split("/"):

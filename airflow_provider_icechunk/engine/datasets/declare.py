@@ -121,7 +121,7 @@ def _refuse_other_lengths(
         if found != wanted and not isinstance(dataset.dims[str(dim)], Growing):
             raise AlreadyExistsError(
                 f"{_shown(group, declared.path)} exists with length {found} along {dim!r}, "
-                f"declared is {wanted}: correct the declaration, or delete the array",
+                f"declared as {wanted}: correct the declaration, or delete the array",
                 kind=Kind.NODE_EXISTS,
             )
 
@@ -152,7 +152,7 @@ def _put_coordinate(
     if len(different):
         place = int(different[0])
         raise AlreadyExistsError(
-            f"{_shown(group, name)} holds {found[place]} at place {place}, declared is "
+            f"{_shown(group, name)} holds {found[place]} at place {place}, declared as "
             f"{values[place]}: correct the declaration, or delete the array",
             kind=Kind.NODE_EXISTS,
         )
@@ -193,7 +193,7 @@ def _axis(group: zarr.Group, name: str, dim: Growing, length: int) -> Array:
         for key in ("units", "calendar"):
             if key in wanted and found.get(key) != wanted[key]:
                 raise AlreadyExistsError(
-                    f"{_shown(group, name)} counts {key} {found.get(key)!r}, declared is "
+                    f"{_shown(group, name)} counts {key} {found.get(key)!r}, declared as "
                     f"{wanted[key]!r}: correct the declaration, or delete the array",
                     kind=Kind.NODE_EXISTS,
                 )

@@ -20,7 +20,7 @@ Label = str | int | float
 FIRST_STEP = "airflow_provider_icechunk.first_step"
 """Attribute of a stored coordinate: how many steps were dropped from the front of its dimension."""
 MOST_STEPS = 100_000_000
-"""A label further away than this is a slip of the pen, and its coordinate would fill the memory."""
+"""A label further away than this is a typing error: its coordinate would fill the memory."""
 
 _UNITS = {
     "us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000,
@@ -71,9 +71,9 @@ class Growing:
         put = object.__setattr__
         put(self, "attrs", checked_attrs("Growing", self.attrs))
         if type(self.first_step) is not int or not 0 <= self.first_step < MOST_STEPS:
-            raise _wrong(f"Growing: first_step is a number of steps, not {self.first_step!r}")
+            raise _wrong(f"Growing: first_step must be a number of steps, not {self.first_step!r}")
         if type(self.coordinate_chunk) is not int or self.coordinate_chunk < 1:
-            raise _wrong("Growing: coordinate_chunk is a whole number, at least 1")
+            raise _wrong("Growing: coordinate_chunk must be a whole number, at least 1")
         if self.by == "labels":
             if self.start is not None or self.every is not None:
                 raise _wrong('Growing(by="labels") takes no start and no every')
@@ -84,7 +84,7 @@ class Growing:
                 )
             return
         if self.by != "steps":
-            raise _wrong(f'Growing: by is "steps" or "labels", not {self.by!r}')
+            raise _wrong(f'Growing: by must be "steps" or "labels", not {self.by!r}')
         if self.start is None or self.every is None:
             raise _wrong(
                 'Growing needs start and every, as in Growing(start="2026-01-01", every="1D"), or '

@@ -114,7 +114,7 @@ def _cast(name: str, found: Any, declared: Variable) -> Any:
         return found.data
     if not np.can_cast(found.dtype, wanted, casting="same_kind"):
         raise InvalidInputError(
-            f"{name!r} holds {found.dtype}, declared is {declared.dtype}: convert it with "
+            f"{name!r} holds {found.dtype}, declared as {declared.dtype}: convert it with "
             f"`.astype({declared.dtype!r})`"
         )
     return found.astype(wanted, copy=False).data

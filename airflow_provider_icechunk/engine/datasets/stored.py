@@ -71,7 +71,7 @@ def _checked_first_step(session: Session, path: str, dim: Growing) -> int:
     units, declared = _attributes(node).get("units"), dim.cf_attrs()["units"]
     if found and units != declared:
         raise AlreadyExistsError(
-            f"{path} counts {units}, declared is {declared}: `start` stays what it was when labels "
+            f"{path} counts {units}, declared as {declared}: `start` stays what it was when labels "
             f"are dropped, and the {found} steps that were are known from {path}",
             kind=Kind.NODE_EXISTS,
         )

@@ -113,7 +113,7 @@ def _recorded(repository: Repository, job: str) -> WorkUnit | None:
     try:
         unit = WorkUnit.from_json(stored.data.decode())
     except (IcechunkError, UnicodeDecodeError, RecursionError):
-        raise FormatError(f"{_record_key(job)}: this is no record of a job") from None
+        raise FormatError(f"{_record_key(job)}: this is not the record of a job") from None
     if unit.job != job:
         raise FormatError(f"{_record_key(job)}: this is the record of another job")
     return unit

@@ -161,7 +161,7 @@ def poll_node(
     from airflow_provider_icechunk.engine.format.wire.json import parse
 
     if kind not in (None, "array", "group"):
-        raise InvalidInputError(f"kind is 'array' or 'group', not {kind!r}")
+        raise InvalidInputError(f"kind must be 'array' or 'group', not {kind!r}")
     session = repository.readonly_session(branch)
     node = session.tree.node(_absolute(path))
     if node is None or kind not in (None, "group" if node.is_group else "array"):

@@ -91,7 +91,7 @@ def publish(
             raise SessionError(f"{ours[0]} and branch {target!r} have no common history")
         if options.solver is None and head not in ours:
             raise ConflictError(
-                f"branch {target!r} is at {head}, which is no ancestor of {ours[0]}: others "
+                f"branch {target!r} is at {head}, which is not an ancestor of {ours[0]}: others "
                 "committed meanwhile. Allow to rebase, or write and audit again on the new head",
                 expected_parent=ours[parted],
                 actual_parent=head,

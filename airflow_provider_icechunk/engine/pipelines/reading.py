@@ -75,14 +75,14 @@ def parse_version(value: object, *, branch: str) -> VersionToRead:
     for key, one in given.items():
         if key not in ("as_of", "event") and (not isinstance(one, str) or not one):
             raise InvalidInputError(
-                f"read[{key!r}] is {one!r}: a text is needed; a template may have rendered to "
+                f"read[{key!r}] is {one!r}: a string is needed; a template may have rendered to "
                 "nothing"
             )
     event = given.pop("event", False)
     if "as_of" in given:
         given["as_of"] = _time(given["as_of"])
     if event is not False and event is not True:
-        raise InvalidInputError(f"read['event'] is True or False, not {event!r}")
+        raise InvalidInputError(f"read['event'] must be True or False, not {event!r}")
     named = [key for key in ("tag", "snapshot_id") if key in given] + ["event"] * event
     if len(named) > 1 or (named and ("branch" in given or "as_of" in given)):
         raise InvalidInputError(
@@ -156,5 +156,5 @@ def _time(value: object) -> datetime:
 
 def _unknown(value: object) -> InvalidInputError:
     return InvalidInputError(
-        f"read is True, 'event', or a mapping with some of {', '.join(_KEYS)}, not {value!r}"
+        f"read must be True, 'event', or a mapping with some of {', '.join(_KEYS)}, not {value!r}"
     )

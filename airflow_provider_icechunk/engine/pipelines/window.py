@@ -191,7 +191,9 @@ class Drop:
                 "say which labels stay: `before` with the first of them, or `keep` with how many"
             )
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
-            raise InvalidInputError(f"keep is a number of labels, at least 1, not {self.keep!r}")
+            raise InvalidInputError(
+                f"keep must be a number of labels, at least 1, not {self.keep!r}"
+            )
 
 
 def plan_drop(session: Session, dataset: IcechunkDataset, wanted: Drop) -> DropPlan:

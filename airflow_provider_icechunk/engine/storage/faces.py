@@ -188,6 +188,6 @@ def _credentials(credentials: Any) -> dict[str, Any]:
             return {"get_credentials": get_credentials}
         case _:
             raise InvalidInputError(
-                f"{type(credentials).__name__} is no credential for S3; use s3_credentials",
+                f"{type(credentials).__name__} is not a credential for S3; use s3_credentials",
                 kind=Kind.INVALID_CONFIG,
             )

@@ -90,7 +90,7 @@ class JobFolder:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise FormatError(f"{key}: this is no report of a writer")
+            raise FormatError(f"{key}: this is not the report of a writer")
         return value
 
     def _names(self, suffix: str) -> Iterator[str]:

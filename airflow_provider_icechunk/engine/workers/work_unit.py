@@ -85,7 +85,7 @@ class WorkUnit:
             )
         texts = {name: value[name] for name in _FIELDS - {"version"}}
         if not all(isinstance(text, str) for text in texts.values()):
-            raise InvalidInputError("the fields of a work unit are texts")
+            raise InvalidInputError("the fields of a work unit must be strings")
         since = value.get(_SINCE)
         if since is not None and (type(since) is not int or not 0 <= since < 1 << 62):
             raise InvalidInputError(f"{_SINCE!r} of a work unit is a time in microseconds")

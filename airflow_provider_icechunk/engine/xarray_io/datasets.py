@@ -216,7 +216,7 @@ def parse_region(region: object) -> Region:
         return "auto"
     if not isinstance(region, Mapping):
         raise InvalidInputError(
-            f"region is 'auto' or a mapping of dimensions to places, not {region!r}"
+            f"region must be 'auto' or a mapping of dimensions to places, not {region!r}"
         )
     return {str(name): _place(str(name), value) for name, value in region.items()}
 

@@ -117,7 +117,9 @@ def write_file(
     if if_exists not in ("error", "replace", "skip"):
         raise InvalidInputError(f"if_exists is error, replace or skip, not {if_exists!r}")
     if "://" in target or not place.is_absolute():
-        raise InvalidInputError(f"the target is an absolute path on the worker, not {target!r}")
+        raise InvalidInputError(
+            f"the target must be an absolute path on the worker, not {target!r}"
+        )
     check_reader(kind)
     dataset = _chosen(open_dataset(session, group), variables, "the snapshot")
     where = parse_region(region)

@@ -43,7 +43,7 @@ def test_snapshots_that_are_not_on_one_line_are_refused(repository: Repository) 
     base = repository.lookup_branch("side")
     side, main = write(repository, "side", 0), write(repository, "main", 4)
     for older, newer in ((main, side), (side, base), (base, base)):
-        with pytest.raises(InvalidInputError, match="no ancestor"):
+        with pytest.raises(InvalidInputError, match="not an ancestor"):
             repository.session_with_changes("main", from_snapshot_id=older, to_snapshot_id=newer)
     with pytest.raises(NotFoundError, match="nowhere"):
         repository.session_with_changes("nowhere", from_snapshot_id=base, to_snapshot_id=side)

@@ -111,7 +111,7 @@ def test_labels_without_steps_are_placed_when_a_session_is_open() -> None:
         ({"group": "a//b"}, "'' is not a name"),
         ({"group": "../b"}, "'..' is not a name"),
         ({"attrs": {"x": object()}}, "not plain JSON"),
-        ({"branch": ""}, "branch is a text"),
+        ({"branch": ""}, "branch must be a non-empty string"),
     ],
 )
 def test_a_wrong_declaration_is_refused_where_the_dag_is_parsed(
@@ -126,7 +126,7 @@ def test_a_wrong_declaration_is_refused_where_the_dag_is_parsed(
     [
         ({"dtype": "float33"}, "'float33' is not a data type"),
         ({"dtype": "object"}, "'object' is not a data type"),
-        ({"dims": "time"}, "several names"),
+        ({"dims": "time"}, "a sequence of names"),
         ({"chunks": (1, 2)}, r"2 chunks \(1, 2\) for 1 dimensions"),
         ({"chunks": (0,)}, "at least 1"),
         ({"chunks": (4,), "shards": (6,)}, "not whole numbers of chunks"),

@@ -188,26 +188,26 @@ def t2m(dtype: str = "float32", dims: tuple[str, ...] = ("time", "latitude"), **
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"variables": t2m("float64")}, "t2m exists with dtype float32, declared is float64"),
+        ({"variables": t2m("float64")}, "t2m exists with dtype float32, declared as float64"),
         (
             {"variables": t2m(chunks=(1, 2))},
-            r"t2m exists with chunks \(1, 4\), declared is \(1, 2\)",
+            r"t2m exists with chunks \(1, 4\), declared as \(1, 2\)",
         ),
         (
             {"variables": t2m(dims=("latitude", "time"), chunks=(4, 1))},
-            r"dimension_names \('time', 'latitude'\), declared is \('latitude', 'time'\)",
+            r"dimension_names \('time', 'latitude'\), declared as \('latitude', 'time'\)",
         ),
-        ({"variables": t2m(fill_value=0.0)}, "fill_value nan, declared is 0.0"),
+        ({"variables": t2m(fill_value=0.0)}, "fill_value nan, declared as 0.0"),
         (
             {"dims": {"time": DAYS, "latitude": 5}, "variables": t2m(chunks=(1, 4))},
-            "length 4 along 'latitude', declared is 5",
+            "length 4 along 'latitude', declared as 5",
         ),
         (
             {"dims": {"time": DAYS, "latitude": 3}, "coords": {}, "variables": t2m(chunks=(1, 4))},
-            "length 4 along 'latitude', declared is 3",
+            "length 4 along 'latitude', declared as 3",
         ),
-        ({"coords": {"latitude": Coordinate(start=90, step=-0.25)}}, r"holds 89.5 .* is 89.75"),
-        ({"start": "2025-01-01"}, "'days since 2026-01-01', declared is 'days since 2025-01-01'"),
+        ({"coords": {"latitude": Coordinate(start=90, step=-0.25)}}, r"holds 89.5 .* as 89.75"),
+        ({"start": "2025-01-01"}, "'days since 2026-01-01', declared as 'days since 2025-01-01'"),
         ({"every": "2D"}, "holds 2 at place 2, and by the declaration 2026-01-05"),
     ],
 )
