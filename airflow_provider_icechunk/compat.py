@@ -6,6 +6,7 @@ here what this release lacks.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 try:
@@ -43,8 +44,15 @@ __all__ = [
     "airflow_version",
     "conf",
     "declares_forms",
+    "has_react_apps",
     "has_retry_policies",
 ]
+
+
+def has_react_apps() -> bool:
+    """Whether plugins can put pages into Airflow's own: from 3.1 on."""
+    found = re.match(r"(\d+)\.(\d+)", airflow_version())
+    return found is None or (int(found[1]), int(found[2])) >= (3, 1)
 
 
 def airflow_version() -> str:

@@ -88,7 +88,10 @@ def get_provider_info() -> dict[str, object]:
                 ),
             }
         ],
-        "extra-links": ["airflow_provider_icechunk.links.snapshot.IcechunkSnapshotLink"],
+        "extra-links": [
+            "airflow_provider_icechunk.links.snapshot.IcechunkSnapshotLink",
+            "airflow_provider_icechunk.links.snapshot.IcechunkRepositoryLink",
+        ],
         "config": {
             "icechunk": {
                 "description": "Options of the Icechunk provider.",

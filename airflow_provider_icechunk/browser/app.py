@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.params import Depends as Dependency
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -30,8 +31,11 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from . import arrays, contents, history, maintenance, models, pictures
+from . import coverage as coverages
+from . import health as healths
+from .answers import Answers
 from .bounds import RequestLimits, bounded
-from .places import Places, Shelf
+from .places import Memory, Places, Shelf, Standing
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -53,12 +57,15 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+FRESH = {**HEADERS, "Cache-Control": "no-store"}
+_LOOKERS = 6
+"""Threads that answer views: more would only take turns with the processor."""
+_MEASURERS = 2
 _LOOKING = RequestLimits()
 _MEASURING = RequestLimits(seconds=60.0, requests=50_000, bytes=1 << 30)
 
 Text = Annotated[str, Query(min_length=1, max_length=1024)]
 Maybe = Annotated[str | None, Query(max_length=1024)]
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,14 @@ class Desk:
     shelf: Shelf
     list_places: Callable[[Request], list[models.PlaceFacts]]
     host: Literal["airflow", "standalone"]
+    answers: Answers = field(default_factory=Answers)
     differences: contents.VersionDifferences = field(default_factory=contents.VersionDifferences)
     trees: contents.Trees = field(default_factory=contents.Trees)
+    verified: Memory[models.Upkeep] = field(default_factory=lambda: Memory(256, 86_400.0))
+    """By place and repository: what this server found itself."""
+    healths: Memory[models.Health] = field(default_factory=lambda: Memory(256, 300.0))
+    looking: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKERS))
+    measuring: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MEASURERS))
 
 
 everybody = APIRouter()
@@ -120,7 +133,7 @@ async def _explain(_: Request, error: Exception) -> Response:
     return JSONResponse(
         problem.model_dump(),
         status_code=status_of(error),
-        headers={**HEADERS, "Cache-Control": "no-store"},
+        headers=FRESH,
     )
 
 
@@ -136,15 +149,45 @@ class Question:
     desk: Desk
     place: str
     repository: str
+    asked: str
+    """The view and everything that was given with it."""
 
-    def answer(
+    async def answer(
         self,
-        look: Callable[[Repository], Found],
+        look: Callable[[Repository, models.RefNames], models.Answer],
         limits: RequestLimits = _LOOKING,
-    ) -> Found:
-        """What `look` finds in the repository, within the limits of a request."""
+        *,
+        keep: bool = True,
+    ) -> Response:
+        """What `look` finds in the repository, within the limits of a request.
+
+        Threads of the server's own are few, so that a slow storage blocks nobody else's pages.
+        """
+        known = self.desk.shelf.known_standing(self.place, self.repository) if keep else None
+        data = None if known is None else self.desk.answers.find(self._key(known))
+        if data is None:
+            limiter = self.desk.looking if limits is _LOOKING else self.desk.measuring
+            data = await to_thread.run_sync(self._find, look, limits, keep, limiter=limiter)
+        return Response(data, media_type="application/json", headers=FRESH)
+
+    def _find(
+        self,
+        look: Callable[[Repository, models.RefNames], models.Answer],
+        limits: RequestLimits,
+        keep: bool,
+    ) -> bytes:
+        shelf = self.desk.shelf
         with bounded(limits):
-            return look(self.desk.shelf.open(self.place, self.repository))
+            repository = shelf.open(self.place, self.repository)
+            standing = shelf.standing(self.place, self.repository)
+
+            def make() -> bytes:
+                return look(repository, standing.names).model_dump_json().encode()
+
+            return self.desk.answers.get(self._key(standing), make) if keep else make()
+
+    def _key(self, standing: Standing) -> tuple[str, str, bytes, str]:
+        return (self.place, self.repository, standing.mark, self.asked)
 
     @property
     def page_of(self) -> history.PageOf:
@@ -152,12 +195,11 @@ class Question:
         return self.desk.shelf.places.page_of
 
 
-def read_question(
-    request: Request, response: Response, connection_id: str, repository: Text
-) -> Question:
+async def read_question(request: Request, connection_id: str, repository: Text) -> Question:
     """Which repository a request is about."""
-    response.headers.update({**HEADERS, "Cache-Control": "no-store"})
-    return Question(_desk(request), connection_id, repository)
+    view = request.url.path.rpartition(f"/{connection_id}/")[2]
+    asked = f"{view}?{request.url.query}"
+    return Question(_desk(request), connection_id, repository, asked)
 
 
 Asked = Annotated[Question, Depends(read_question)]
@@ -182,7 +224,7 @@ def static_file(name: str) -> FileResponse:
 def home(request: Request, response: Response) -> models.Home:
     """Where the person who asks may look."""
     desk = _desk(request)
-    response.headers.update({**HEADERS, "Cache-Control": "no-store"})
+    response.headers.update(FRESH)
     return models.Home(
         places=desk.list_places(request),
         host=desk.host,
@@ -200,29 +242,29 @@ def repositories(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> models.Repositories:
     """The repositories below the root of a place."""
-    response.headers.update({**HEADERS, "Cache-Control": "no-store"})
+    response.headers.update(FRESH)
     with bounded(_LOOKING):
         found = _desk(request).shelf.repositories(connection_id)
     wanted = [one for one in found if (search or "").lower() in one.lower()]
     return models.Repositories(paths=wanted[offset : offset + limit], total=len(wanted))
 
 
-@readers.get("/summary")
-def summary(asked: Asked) -> models.Summary:
+@readers.get("/summary", response_model=models.Summary)
+async def summary(asked: Asked) -> Response:
     """One repository at a glance."""
-    return asked.answer(
-        lambda repo: maintenance.read_summary(repo, asked.repository, asked.page_of),
+    return await asked.answer(
+        lambda repo, refs: maintenance.read_summary(repo, asked.repository, refs, asked.page_of),
     )
 
 
-@readers.get("/refs")
-def refs(asked: Asked) -> models.RefNames:
+@readers.get("/refs", response_model=models.RefNames)
+async def refs(asked: Asked) -> Response:
     """Branches and tags."""
-    return asked.answer(lambda repo: history.read_refs(repo))
+    return await asked.answer(lambda _, refs: refs)
 
 
-@readers.get("/history")
-def log(
+@readers.get("/history", response_model=models.HistoryPage)
+async def log(
     asked: Asked,
     version: Maybe = None,
     cursor: Annotated[str | None, Query(max_length=4096)] = None,
@@ -232,7 +274,7 @@ def log(
     since: Maybe = None,
     until: Maybe = None,
     limit: Annotated[int, Query(ge=1, le=history.MOST_ROWS)] = 50,
-) -> models.HistoryPage:
+) -> Response:
     """Some commits, newest first."""
     wanted = history.Filter(
         text or "",
@@ -242,34 +284,61 @@ def log(
         history.read_time(until),
     )
 
-    def look(repo: Repository) -> models.HistoryPage:
+    def look(repo: Repository, refs: models.RefNames) -> models.HistoryPage:
         if cursor:
             start = history.read_cursor(cursor)
         elif version:
             start = [find_version(repo, version)]
         else:
-            start = history.heads(history.read_refs(repo))
-        return history.read_page(repo, start, wanted, limit=limit, page_of=asked.page_of)
+            start = history.heads(refs)
+        return history.read_page(repo, start, wanted, refs=refs, limit=limit, page_of=asked.page_of)
 
-    return asked.answer(look)
+    return await asked.answer(look)
 
 
-@readers.get("/snapshot")
-def snapshot(
+@readers.get("/written", response_model=models.Written)
+async def written(
+    asked: Asked, ids: Annotated[str, Query(min_length=1, max_length=4096)]
+) -> Response:
+    """How many bytes commits wrote; the ids have dots between them."""
+    wanted = history.read_cursor(ids)
+    return await asked.answer(lambda repo, _: history.read_written(repo, wanted))
+
+
+@readers.get("/health", response_model=models.Health)
+async def health(asked: Asked) -> Response:
+    """How the repository is doing, as far as that is known at a glance."""
+    desk, key = asked.desk, (asked.place, asked.repository)
+
+    def find(repo: Repository, refs: models.RefNames) -> models.Health:
+        upkeep, failed = desk.shelf.places.upkeep(*key)
+        own = desk.verified.find(key)
+        known = [*upkeep, *([own] if own else [])]
+        found = healths.read_health(repo, refs, known, now=datetime.now(UTC))
+        return found.model_copy(update={"failed_lately": failed})
+
+    def look(repo: Repository, refs: models.RefNames) -> models.Health:
+        return desk.healths.get(key, lambda: find(repo, refs))
+
+    return await asked.answer(look, _MEASURING, keep=False)
+
+
+@readers.get("/snapshot", response_model=models.SnapshotPage)
+async def snapshot(
     asked: Asked,
     version: Text = "main",
     against: Maybe = None,
-) -> models.SnapshotPage:
+) -> Response:
     """One snapshot and what it changed."""
-    return asked.answer(
-        lambda repo: contents.read_snapshot(
-            repo, version, against, asked.desk.differences, asked.page_of
+    return await asked.answer(
+        lambda repo, refs: contents.read_snapshot(
+            repo, version, against, asked.desk.differences, refs, asked.page_of
         ),
     )
 
 
-@readers.get("/tree")
-def tree(
+@readers.get("/tree", response_model=models.TreePage)
+async def tree(
     asked: Asked,
     version: Text = "main",
     against: Maybe = None,
@@ -278,10 +347,10 @@ def tree(
     marked: bool = False,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=contents.MOST_NODES)] = 200,
-) -> models.TreePage:
+) -> Response:
     """Some children of a group."""
-    return asked.answer(
-        lambda repo: contents.read_tree(
+    return await asked.answer(
+        lambda repo, _: contents.read_tree(
             repo,
             version,
             against,
@@ -296,45 +365,45 @@ def tree(
     )
 
 
-@readers.get("/array")
-def array(
+@readers.get("/array", response_model=models.ArrayFacts)
+async def array(
     asked: Asked,
     path: Text,
     version: Text = "main",
-) -> models.ArrayFacts:
+) -> Response:
     """The metadata of an array."""
-    return asked.answer(
-        lambda repo: arrays.read_array(repo, version, path),
+    return await asked.answer(
+        lambda repo, _: arrays.read_array(repo, version, path),
     )
 
 
-@readers.get("/chunks")
-def chunks(
+@readers.get("/chunks", response_model=models.ChunkMap)
+async def chunks(
     asked: Asked,
     path: Text,
     version: Text = "main",
     against: Maybe = None,
     rows: Annotated[int | None, Query(ge=0, le=64)] = None,
     columns: Annotated[int | None, Query(ge=0, le=64)] = None,
-) -> models.ChunkMap:
+) -> Response:
     """Which chunks of an array are there, and which were written."""
-    return asked.answer(
-        lambda repo: arrays.read_chunk_map(
+    return await asked.answer(
+        lambda repo, _: arrays.read_chunk_map(
             repo, version, path, against, asked.desk.differences, rows=rows, columns=columns
         ),
     )
 
 
-@readers.get("/coverage")
-def coverage(
+@readers.get("/coverage", response_model=models.CoverageFacts)
+async def coverage(
     asked: Asked,
     path: Text,
     version: Text = "main",
     dim: Maybe = None,
-) -> models.CoverageFacts:
+) -> Response:
     """Which labels along a dimension are there."""
-    return asked.answer(
-        lambda repo: arrays.read_coverage(repo, version, path, dim or None),
+    return await asked.answer(
+        lambda repo, _: coverages.read_coverage(repo, version, path, dim or None),
     )
 
 
@@ -371,81 +440,86 @@ def read_numbers(text: str, name: str) -> tuple[int, ...]:
 Part = Annotated[pictures.PicturePart, Depends(read_wanted)]
 
 
-@readers.get("/picture")
-def picture(
+@readers.get("/picture", response_model=models.Picture)
+async def picture(
     asked: Asked,
     path: Text,
     part: Part,
     version: Text = "main",
-) -> models.Picture:
+) -> Response:
     """Values of an array, thinned out."""
-    return asked.answer(
-        lambda repo: pictures.draw(repo, version, path, part),
+    return await asked.answer(
+        lambda repo, _: pictures.draw(repo, version, path, part),
     )
 
 
-@readers.get("/compare")
-def compare(
+@readers.get("/compare", response_model=models.Comparison)
+async def compare(
     asked: Asked,
     path: Text,
     part: Part,
     left: Text,
     right: Text = "main",
-) -> models.Comparison:
+) -> Response:
     """An array in two versions, and their difference."""
-    return asked.answer(
-        lambda repo: pictures.compare(repo, left, right, path, part),
+    return await asked.answer(
+        lambda repo, _: pictures.compare(repo, left, right, path, part),
     )
 
 
-@readers.get("/cell")
-def cell(
+@readers.get("/cell", response_model=models.Cell)
+async def cell(
     asked: Asked,
     path: Text,
     at: Annotated[str, Query(max_length=1024)] = "",
     version: Text = "main",
-) -> models.Cell:
+) -> Response:
     """One value, and where its bytes are."""
     place = read_numbers(at, "at")
-    return asked.answer(
-        lambda repo: pictures.read_cell(repo, version, path, place),
+    return await asked.answer(
+        lambda repo, _: pictures.read_cell(repo, version, path, place),
     )
 
 
-@readers.get("/sizes")
-def sizes(asked: Asked) -> models.Sizes:
+@readers.get("/sizes", response_model=models.Sizes)
+async def sizes(asked: Asked) -> Response:
     """Sizes by branch, array and age."""
-    return asked.answer(
-        lambda repo: maintenance.read_sizes(repo),
+    return await asked.answer(
+        lambda repo, refs: maintenance.read_sizes(repo, refs),
         _MEASURING,
     )
 
 
-@readers.get("/dry-run/{what}")
-def dry_run(
+@readers.get("/dry-run/{what}", response_model=models.DryRun)
+async def dry_run(
     asked: Asked,
     what: Literal["expire", "collect"],
     older_than: Annotated[str, Query(min_length=1, max_length=64)] = "30d",
     keep_last: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
-) -> models.DryRun:
+) -> Response:
     """What an expiry or a collection would remove; nothing is removed."""
     now = datetime.now(UTC)
 
-    def look(repo: Repository) -> models.DryRun:
+    def look(repo: Repository, _: models.RefNames) -> models.DryRun:
         if what == "expire":
             return maintenance.plan_expiry(repo, older_than, keep_last, now=now)
         return maintenance.plan_collection(repo, older_than, now=now)
 
-    return asked.answer(look, _MEASURING)
+    return await asked.answer(look, _MEASURING, keep=False)
 
 
-@readers.get("/verify")
-def verify(asked: Asked) -> models.Verified:
+@readers.get("/verify", response_model=models.Verified)
+async def verify(asked: Asked) -> Response:
     """Whether all that branches and tags need is there."""
-    return asked.answer(
-        lambda repo: maintenance.verify(repo),
-        _MEASURING,
-    )
+
+    def look(repo: Repository, _: models.RefNames) -> models.Verified:
+        found = maintenance.verify(repo)
+        desk, key = asked.desk, (asked.place, asked.repository)
+        desk.verified.put(key, healths.verified(ok=found.ok, findings=len(found.findings)))
+        desk.healths.forget(key)
+        return found
+
+    return await asked.answer(look, _MEASURING, keep=False)
 
 
 def schema() -> dict[str, Any]:

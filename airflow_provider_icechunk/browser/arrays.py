@@ -26,12 +26,11 @@ from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind
 
 from .contents import VersionDifferences, data_type
-from .models import ArrayFacts, AxisFacts, Cell, ChunkKinds, ChunkMap, CoverageFacts
+from .models import ArrayFacts, AxisFacts, Cell, ChunkKinds, ChunkMap
 from .texts import as_json, bounded, cut
 
 _MOST_CELLS = 256
 """Cells along each side of a chunk map; more chunks share a cell."""
-_MOST_LABELS = 500
 _ITEM_SIZES = {"bool": 1, "complex64": 8, "complex128": 16}
 _TEXTS = ("string", "fixed_length_utf32", "null_terminated_bytes", "variable_length_utf8")
 
@@ -274,23 +273,6 @@ def _shares(found: NDArray[np.int64], whole: NDArray[np.float64]) -> str:
     """One byte for each cell; a cell with anything in it is never shown as empty."""
     share = np.where(found > 0, np.clip(np.ceil(found * 255 / np.maximum(whole, 1)), 1, 255), 0)
     return base64.b64encode(share.astype(np.uint8).tobytes()).decode()
-
-
-def read_coverage(
-    repository: Repository, version: str, path: str, dim: str | None
-) -> CoverageFacts:
-    """Which labels along a dimension are there."""
-    from airflow_provider_icechunk.engine.datasets.coverage import coverage
-
-    found = coverage(open_version(repository, version), path, dim)
-    return CoverageFacts(
-        dim=cut(found.dim, 200),
-        wanted=found.wanted,
-        present=[(cut(str(a), 100), cut(str(b), 100)) for a, b in found.present[:_MOST_LABELS]],
-        missing=[cut(str(one), 100) for one in found.missing[:_MOST_LABELS]],
-        missing_total=len(found.missing),
-        shared=bool(found.shared),
-    )
 
 
 def chunk_place(session: Session, node: Node, index: Sequence[int]) -> dict[str, Any]:

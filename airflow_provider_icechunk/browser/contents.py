@@ -23,8 +23,8 @@ from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, Kind, NotFoundError
 
-from .history import PageOf, commit_facts, read_refs
-from .models import Mark, NodeFacts, SnapshotPage, TreePage
+from .history import PageOf, commit_facts
+from .models import Mark, NodeFacts, RefNames, SnapshotPage, TreePage
 from .places import Memory
 from .texts import cut
 
@@ -111,13 +111,13 @@ def read_snapshot(
     version: str,
     against: str | None,
     differences: VersionDifferences,
+    refs: RefNames,
     page_of: PageOf,
 ) -> SnapshotPage:
     """One snapshot and what it changed against its parent, or against any other version."""
     core = repository.core
     identity = find_version(repository, version)
     snapshot = core.objects.snapshot(listed(core, identity))
-    refs = read_refs(repository)
     other = differences.against(repository, snapshot, against)
     changes, unknown = MarkedChanges(), None
     if other is not None:

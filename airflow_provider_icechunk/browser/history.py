@@ -7,28 +7,33 @@ two pages and commits that come meanwhile disturb nothing.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
 
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
-from airflow_provider_icechunk.engine.format.model import Snapshot, TransactionLog
+from airflow_provider_icechunk.engine.format.model import Coordinates, Snapshot, TransactionLog
 from airflow_provider_icechunk.engine.history.versions import listed
+from airflow_provider_icechunk.engine.objects.line import read_rebases
 from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 
-from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched
+from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched, Written
 from .places import Maker
 from .texts import as_json, cut
 
 MOST_ROWS = 200
 _MOST_EXAMINED = 2_000
 _MOST_BRANCHES = 60
-_MOST_NAMES = 500
+_MOST_MANIFEST_BYTES = 4 << 20
 _LONGEST_NAME = 1_000
 _SEPARATOR = "."
 
@@ -62,24 +67,12 @@ class Filter:
 PageOf = Callable[[Maker], str | None]
 
 
-def read_refs(repository: Repository) -> RefNames:
-    """Branches and tags; of very many the first, `main` always among them."""
-    core = repository.core
-    branches, tags = core.refs.branches(), core.refs.tags()
-    names = sorted(branches, key=lambda name: (name != "main", name))
-    return RefNames(
-        branches={name: core.format_id(branches[name]) for name in names[:_MOST_NAMES]},
-        tags={name: core.format_id(tags[name]) for name in sorted(tags)[:_MOST_NAMES]},
-        more_branches=max(0, len(branches) - _MOST_NAMES),
-        more_tags=max(0, len(tags) - _MOST_NAMES),
-    )
-
-
 def read_page(
     repository: Repository,
     start: Iterable[str],
     wanted: Filter,
     *,
+    refs: RefNames,
     limit: int,
     page_of: PageOf,
 ) -> HistoryPage:
@@ -88,7 +81,6 @@ def read_page(
     :param start: snapshot ids: heads, or the cursor of the page before.
     """
     core = repository.core
-    refs = read_refs(repository)
     tips = [listed(core, one) for one in dict.fromkeys(start)]
     node = _node(core, wanted.path, refs) if wanted.path else None
     ready = [_rank(one) for one in run_all(core.objects.snapshot_header, tips, at_once=8)]
@@ -150,6 +142,7 @@ def commit_facts(
         tags=[name for name, tip in refs.tags.items() if tip == identity],
         maker=None if made is None else _maker_facts(made, page_of),
         touched=None if parent is None else _touched(core, snapshot.id),
+        rebases=read_rebases(snapshot.metadata),
         metadata=as_json(snapshot.metadata) if metadata else {},
     )
 
@@ -227,6 +220,51 @@ def _log(core: Core, identity: SnapshotId) -> TransactionLog | None:
         return core.objects.log(identity)
     except IcechunkError:
         return None
+
+
+def read_written(repository: Repository, identities: Iterable[str]) -> Written:
+    """How many bytes of chunks some commits wrote."""
+    core = repository.core
+    found: dict[str, int | None] = {}
+    for text in identities:
+        try:
+            found[text] = _written(core, listed(core, text))
+        except FormatError:
+            found[text] = None
+    return Written(bytes=found)
+
+
+def _written(core: Core, identity: SnapshotId) -> int | None:
+    """Bytes of the chunks that a commit changed: they are in manifests that its parent lacks."""
+    snapshot = core.objects.snapshot_header(identity)
+    parent, log = core.refs.parent(snapshot), _log(core, identity)
+    if parent is None or log is None:
+        return None
+    before = core.objects.snapshot_header(parent).manifest_files
+    new = [one for one in snapshot.manifest_files.values() if one.id not in before]
+    if sum(one.size_bytes for one in new) > _MOST_MANIFEST_BYTES:
+        return None
+    total = 0
+    for manifest in core.objects.manifests(one.id for one in new):
+        for node, changed in log.updated_chunks.items():
+            if node in manifest.arrays and len(changed):
+                refs = manifest.of(node, changed.shape[1])
+                total += int(refs.length[_rows_in(refs.index, changed)].sum())
+    return total
+
+
+def _rows_in(index: Coordinates, changed: Coordinates) -> NDArray[np.bool_]:
+    if not len(index):
+        return np.zeros(0, np.bool_)
+    sides = np.maximum(index.max(axis=0), changed.max(axis=0)).astype(object) + 1
+    if math.prod(sides) >= 1 << 62:
+        wanted = set(map(tuple, changed.tolist()))
+        return np.asarray([tuple(row) in wanted for row in index.tolist()], np.bool_)
+    shape = tuple(int(side) for side in sides)
+    flat = [
+        np.ravel_multi_index(tuple(rows.T.astype(np.int64)), shape) for rows in (index, changed)
+    ]
+    return np.isin(flat[0], flat[1])
 
 
 def _touched(core: Core, identity: SnapshotId) -> Touched | None:

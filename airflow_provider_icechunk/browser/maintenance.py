@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import islice
 
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
@@ -14,23 +13,20 @@ from airflow_provider_icechunk.engine.maintenance import measure as measuring
 from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE, read_cutoff, safe_cutoff
 from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
 from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
-from airflow_provider_icechunk.exceptions import IcechunkError
 
 from .arrays import document_of, item_size
-from .history import PageOf, commit_facts, read_refs
-from .models import DryRun, FileFacts, FindingFacts, SizeFacts, Sizes, Summary, Verified
+from .history import PageOf, commit_facts
+from .models import DryRun, FileFacts, FindingFacts, RefNames, SizeFacts, Sizes, Summary, Verified
 from .texts import cut
 
 _MOST_ROWS = 200
-_MOST_EVENTS = 200
 _MOST_ARRAYS = 500
 """Whose sizes are added up for a glance; of more, their metadata would take too long to read."""
 
 
-def read_summary(repository: Repository, path: str, page_of: PageOf) -> Summary:
+def read_summary(repository: Repository, path: str, refs: RefNames, page_of: PageOf) -> Summary:
     """One repository at a glance: what its references and its newest snapshot say."""
     core = repository.core
-    refs = read_refs(repository)
     tip = refs.branches.get("main") or next(iter(refs.branches.values()), None)
     facts: dict[str, object] = {"arrays": 0, "groups": 0, "references": 0}
     facts |= {"logical_bytes": 0, "manifest_bytes": 0}
@@ -64,30 +60,13 @@ def read_summary(repository: Repository, path: str, page_of: PageOf) -> Summary:
             "branches": len(refs.branches) + refs.more_branches,
             "tags": len(refs.tags) + refs.more_tags,
             **facts,
-            **_events(repository),
         }
     )
 
 
-def _events(repository: Repository) -> dict[str, datetime]:
-    """When the repository was last collected and expired, where there is a log of operations."""
-    found: dict[str, datetime] = {}
-    try:
-        for update in islice(repository.ops_log(), _MOST_EVENTS):
-            name = type(update.kind).__name__
-            if "GC" in name or "Garbage" in name:
-                found.setdefault("last_collection", update.updated_at)
-            elif "Expir" in name:
-                found.setdefault("last_expiry", update.updated_at)
-    except IcechunkError:
-        return {}
-    return found
-
-
-def read_sizes(repository: Repository) -> Sizes:
+def read_sizes(repository: Repository, refs: RefNames) -> Sizes:
     """Sizes by branch, array and age."""
     found = repository.measure()
-    refs = read_refs(repository)
     branch = "main" if "main" in found.arrays else next(iter(found.arrays), None)
     arrays = found.arrays.get(branch or "", {})
     largest = sorted(arrays.items(), key=lambda item: -_bytes(item[1]))[:_MOST_ROWS]

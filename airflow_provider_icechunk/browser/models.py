@@ -74,6 +74,8 @@ class CommitFacts(Answer):
     tags: list[str] = []
     maker: MakerFacts | None = None
     touched: Touched | None = None
+    rebases: int = 0
+    """How often it was moved over commits of others before it landed."""
     metadata: dict[str, Any] = {}
 
 
@@ -115,8 +117,42 @@ class Summary(Answer):
     manifest_bytes: int
     checks_passed: bool | None = None
     """What the checks before the newest commit of the default branch found, if any ran."""
-    last_collection: datetime | None = None
-    last_expiry: datetime | None = None
+
+
+class Upkeep(Answer):
+    """A maintenance run that is known of."""
+
+    what: Literal["verify", "collect", "expire"]
+    at: datetime
+    ok: bool
+    told: str = ""
+    """What it found, in a few words."""
+    page: str | None = None
+    """The page about the task that did it."""
+
+
+class Health(Answer):
+    """How a repository is doing. What was too much to find out at a glance is `None`."""
+
+    upkeep: list[Upkeep]
+    """The last one of each kind."""
+    failed_lately: int | None = None
+    """Task instances of the last week that failed to write; known inside of Airflow only."""
+    stored_bytes: int | None
+    garbage_bytes: int | None
+    """What no branch and no tag needs: a collection would delete it once it is old enough."""
+    commits_lately: int | None
+    """On the default branch in the last seven days, of the newest 200."""
+    rebased_lately: int | None
+    rebases_lately: int | None
+    missing_labels: dict[str, int] | None
+    """By path of the array."""
+
+
+class Written(Answer):
+    """Bytes that commits wrote, by snapshot id; `None` where finding out would take too much."""
+
+    bytes: dict[str, int | None]
 
 
 class NodeFacts(Answer):

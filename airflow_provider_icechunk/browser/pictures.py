@@ -40,6 +40,7 @@ from .arrays import (
     open_version,
     text_of,
 )
+from .decoding import bytes_at_once, guarded
 from .models import Cell, Comparison, Picture, PictureAxis, ShownStatistics
 from .texts import cut
 
@@ -153,7 +154,9 @@ class Canvas:
         if array_document(self.node).chunk_counts is not None:
             raise UnsupportedError("arrays whose chunks have different lengths are not drawn")
         try:
-            array = zarr.open_array(self.session.store, path=self.node.path.strip("/"), mode="r")
+            array = guarded(
+                zarr.open_array(self.session.store, path=self.node.path.strip("/"), mode="r")
+            )
         except IcechunkError:
             raise
         except Exception as error:  # noqa: BLE001 - Zarr raises all kinds of errors for a strange document
@@ -171,7 +174,7 @@ class Canvas:
 
     def chunk_bytes(self, array: zarr.Array[Any]) -> int:
         """Bytes of one decoded chunk."""
-        return math.prod(array.chunks) * item_size(self.document)
+        return bytes_at_once(array, item_size(self.document))
 
     def name(self, axis: int) -> str:
         """The name of a dimension."""

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_icechunk.api import CachingConfig, Repository, RepositoryConfig
@@ -21,6 +22,7 @@ from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 from .bounds import BoundedStorage
+from .models import RefNames, Upkeep
 
 ROOT = "."
 """The repository path that stands for the root of a place itself."""
@@ -28,6 +30,8 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _OPEN_FOR = 60.0
 _MOST_OPEN = 32
 _LISTED_FOR = 60.0
+_REFS_FOR = 2.0
+_MOST_NAMES = 500
 
 Value = TypeVar("Value")
 
@@ -53,6 +57,10 @@ class Places(Protocol):
         """The address of the page about a task, if there is such a page."""
         ...
 
+    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+        """Known maintenance runs, and how many writes failed lately, if that is known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class OneRoot:
@@ -72,6 +80,11 @@ class OneRoot:
         """There is no Airflow to link to."""
         del maker
         return None
+
+    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+        """Nobody keeps book."""
+        del place, repository
+        return [], None
 
 
 def check_path(repository: str) -> str:
@@ -111,14 +124,27 @@ class Memory(Generic[Value]):
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, _Kept[Value]] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of a key; two threads that miss it at once may both make it."""
+    def find(self, key: Hashable) -> Value | None:
+        """The value of a key, if it is kept."""
         with self._lock:
             found = self._kept.get(key)
-            if found is not None and found.until > self._clock():
-                self._kept.move_to_end(key)
-                return found.value
-        made = make()
+            if found is None or found.until <= self._clock():
+                return None
+            self._kept.move_to_end(key)
+            return found.value
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """The value of a key; two threads that miss it at once may both make it."""
+        found = self.find(key)
+        return self.put(key, make()) if found is None else found
+
+    def forget(self, key: Hashable) -> None:
+        """Keep it no longer."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def put(self, key: Hashable, made: Value) -> Value:
+        """Keep a value."""
         with self._lock:
             self._kept[key] = _Kept(made, self._clock() + self._seconds)
             self._kept.move_to_end(key)
@@ -136,11 +162,36 @@ def small_caches() -> RepositoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where branches and tags stand."""
+
+    names: RefNames
+    mark: bytes
+    """Another one as soon as any branch or tag stands elsewhere, comes or goes."""
+
+
+def read_standing(repository: Repository) -> Standing:
+    """Branches and tags; of very many the first, `main` always among them."""
+    core = repository.core
+    branches, tags = core.refs.branches(), core.refs.tags()
+    names = sorted(branches, key=lambda name: (name != "main", name))
+    every = repr((sorted(branches.items()), sorted(tags.items()))).encode()
+    shown = RefNames(
+        branches={name: core.format_id(branches[name]) for name in names[:_MOST_NAMES]},
+        tags={name: core.format_id(tags[name]) for name in sorted(tags)[:_MOST_NAMES]},
+        more_branches=max(0, len(branches) - _MOST_NAMES),
+        more_tags=max(0, len(tags) - _MOST_NAMES),
+    )
+    return Standing(shown, blake2b(every, digest_size=16).digest())
+
+
+@dataclass(frozen=True, slots=True)
 class Shelf:
     """The repositories of all places, kept open for a while."""
 
     places: Places
     _open: Memory[Repository] = field(default_factory=lambda: Memory(_MOST_OPEN, _OPEN_FOR))
+    _standing: Memory[Standing] = field(default_factory=lambda: Memory(_MOST_OPEN, _REFS_FOR))
     _listed: Memory[list[str]] = field(default_factory=lambda: Memory(64, _LISTED_FOR))
 
     def open(self, place: str, repository: str) -> Repository:
@@ -155,6 +206,16 @@ class Shelf:
                 lambda path: BoundedStorage(self.places.storage(place, path)), ROOT
             ),
         )
+
+    def standing(self, place: str, repository: str) -> Standing:
+        """Branches and tags, as they were two seconds ago at most."""
+        return self._standing.get(
+            (place, repository), lambda: read_standing(self.open(place, repository))
+        )
+
+    def known_standing(self, place: str, repository: str) -> Standing | None:
+        """The same, if nothing has to be read for it."""
+        return self._standing.find((place, repository))
 
     def _find(self, place: str, repository: str) -> Repository:
         storage = BoundedStorage(self.places.storage(place, repository))

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_provider_icechunk.compat import conf
+from airflow_provider_icechunk.compat import conf, has_react_apps
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -37,6 +37,26 @@ class IcechunkSnapshotLink(BaseOperatorLink):
         return page
 
 
+class IcechunkRepositoryLink(BaseOperatorLink):
+    """A button on a task instance's page that opens the repository it worked on.
+
+    Tasks that failed have it too. The repository browser finds the maintenance of a repository and
+    writes that failed by these links.
+    """
+
+    name = "Icechunk repository"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The view of the repository that fits the task."""
+        del ti_key
+        conn_id, repository = (
+            getattr(operator, name, None) for name in ("icechunk_conn_id", "repository")
+        )
+        if not isinstance(conn_id, str) or not isinstance(repository, str):
+            return ""
+        return repository_page(conn_id, repository, getattr(operator, "icechunk_view", "history"))
+
+
 def link_snapshot(
     operator: BaseOperator, *, conn_id: str, repository: str, snapshot_id: str
 ) -> None:
@@ -45,11 +65,21 @@ def link_snapshot(
 
 
 def snapshot_page(conn_id: str, repository: str, snapshot_id: str) -> str:
-    """The path of a snapshot's view, including the path under which Airflow is served.
+    """The path of a snapshot's view."""
+    query = urlencode({"version": snapshot_id})
+    return f"{repository_page(conn_id, repository, 'snapshot')}?{query}"
+
+
+def repository_page(conn_id: str, repository: str, view: str) -> str:
+    """The path of a view, including the path under which Airflow is served.
 
     It names no host: only the browser knows under which one it reaches the web server.
     """
     base = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
-    query = urlencode({"version": snapshot_id})
-    path = "/".join(quote(one, safe="") for one in (conn_id, repository, "snapshot"))
-    return f"{base}{ROUTE}#/{path}?{query}"
+    path = "/".join(quote(one, safe="") for one in (conn_id, repository, view))
+    return f"{base}{page_route()}#/{path}"
+
+
+def page_route() -> str:
+    """Where the browser is: in Airflow's own page, or as a page of its own before Airflow 3.1."""
+    return ROUTE if has_react_apps() else f"{PREFIX}/"

@@ -18,7 +18,11 @@ from airflow_provider_icechunk.engine.pipelines.reruns import (
 )
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink, link_snapshot
+from airflow_provider_icechunk.links.snapshot import (
+    IcechunkRepositoryLink,
+    IcechunkSnapshotLink,
+    link_snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +143,10 @@ class IcechunkOperator(BaseOperator):
 class CommittingOperator(IcechunkOperator):
     """An operator that commits, in the way its arguments say."""
 
-    operator_extra_links: tuple[BaseOperatorLink, ...] = (IcechunkSnapshotLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (
+        IcechunkSnapshotLink(),
+        IcechunkRepositoryLink(),
+    )
     ui_color = "#b8dff0"
     message: str | None
     metadata: Mapping[str, Any] | None

@@ -14,6 +14,7 @@ from airflow_provider_icechunk.engine.maintenance.ages import (
 )
 from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import MaintenanceError
+from airflow_provider_icechunk.links.snapshot import IcechunkRepositoryLink
 
 from .base import CommittingOperator, RepositoryOperator
 
@@ -52,6 +53,8 @@ class IcechunkExpireOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
+    operator_extra_links = (IcechunkRepositoryLink(),)
+    icechunk_view = "maintenance"
     template_fields = ("repository", "older_than", "keep_last", "minimum_age", "dry_run")
     # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
@@ -137,6 +140,8 @@ class IcechunkCollectOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
+    operator_extra_links = (IcechunkRepositoryLink(),)
+    icechunk_view = "maintenance"
     template_fields = ("repository", "older_than", "minimum_age", "dry_run")
     # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
@@ -325,6 +330,8 @@ class IcechunkVerifyOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
+    operator_extra_links = (IcechunkRepositoryLink(),)
+    icechunk_view = "maintenance"
     template_fields = ("repository",)
 
     def __init__(self, *, fail_on_errors: bool = True, **kwargs: Any) -> None:
@@ -371,6 +378,8 @@ class IcechunkMeasureOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
+    operator_extra_links = (IcechunkRepositoryLink(),)
+    icechunk_view = "maintenance"
     template_fields = ("repository",)
 
     def execute(self, context: Context) -> dict[str, Any]:

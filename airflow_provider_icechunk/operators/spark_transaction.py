@@ -19,7 +19,7 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
     TaskError,
 )
-from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
+from airflow_provider_icechunk.links.snapshot import IcechunkRepositoryLink, IcechunkSnapshotLink
 from airflow_provider_icechunk.spark import APPLICATION
 
 from .base import CommittingOperator, OnConflict, RepositoryOperator
@@ -67,7 +67,11 @@ class SparkTransactionOperator(CommittingOperator, RepositoryOperator, SparkSubm
         "metadata",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
-    operator_extra_links = (*SparkSubmitOperator.operator_extra_links, IcechunkSnapshotLink())
+    operator_extra_links = (
+        *SparkSubmitOperator.operator_extra_links,
+        IcechunkSnapshotLink(),
+        IcechunkRepositoryLink(),
+    )
 
     def __init__(
         self,

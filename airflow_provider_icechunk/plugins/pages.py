@@ -10,7 +10,8 @@ the views that took their place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -23,12 +24,12 @@ from airflow.configuration import conf
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse
 
-from airflow_provider_icechunk.browser.models import PlaceFacts
+from airflow_provider_icechunk.browser.models import PlaceFacts, Upkeep
 from airflow_provider_icechunk.compat import AirflowNotFoundException
 from airflow_provider_icechunk.exceptions import NotFoundError
 from airflow_provider_icechunk.hooks.connection import CONN_TYPE, build_storage
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.links.snapshot import PREFIX, ROUTE
+from airflow_provider_icechunk.links.snapshot import PREFIX, IcechunkRepositoryLink, page_route
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.browser.places import Maker
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 _TRIES = 2
 """How often a storage request is sent: a person is waiting."""
 _MOST_CONNECTIONS = 200
+_MOST_TASKS = 1_000
+_LATELY = timedelta(days=7)
+_REMEMBERED = timedelta(days=90)
+_MAINTENANCE: dict[str, Literal["verify", "collect", "expire"]] = {
+    "IcechunkVerifyOperator": "verify",
+    "IcechunkCollectOperator": "collect",
+    "IcechunkExpireOperator": "expire",
+}
 Text = Annotated[str, Query(min_length=1, max_length=1024)]
 old = APIRouter()
 
@@ -114,6 +123,61 @@ class AirflowPlaces:
         mapped = f"/mapped/{maker.map_index}" if maker.map_index >= 0 else ""
         return f"{base}/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
 
+    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+        """Maintenance by tasks, and the writes that failed in the last days, by their links."""
+        from airflow_provider_icechunk.browser.places import Maker
+
+        found: list[Upkeep] = []
+        failed = 0
+        for row in _linked_tasks(place, repository):
+            what = _MAINTENANCE.get(row.operator)
+            if what is None:
+                failed += row.state == "failed"
+            elif row.state in ("success", "failed") and row.end_date is not None:
+                maker = Maker(row.dag_id, row.run_id, row.task_id, row.map_index)
+                ok = row.state == "success"
+                told = "" if ok else "the task failed"
+                page = self.page_of(maker)
+                found.append(Upkeep(what=what, at=row.end_date, ok=ok, told=told, page=page))
+        return found, failed
+
+
+def _linked_tasks(place: str, repository: str) -> list[Any]:
+    """Maintenance of a repository, and what lately failed to write to it, newest first."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import and_, or_
+
+    now = datetime.now(UTC)
+    # Views differ, and so may the path under which Airflow was served at the time.
+    wanted = f"#/{quote(place, safe='')}/{quote(repository, safe='')}/"
+    same = [
+        getattr(TaskInstance, name) == getattr(XComModel, name)
+        for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    columns = [
+        getattr(TaskInstance, name)
+        for name in ("dag_id", "run_id", "task_id", "map_index", "operator", "state", "end_date")
+    ]
+    with create_session() as session:
+        rows = (
+            session.query(*columns, XComModel.value)
+            .filter(
+                *same,
+                XComModel.key == IcechunkRepositoryLink().xcom_key,
+                XComModel.timestamp > now - _REMEMBERED,
+                or_(
+                    TaskInstance.operator.in_(list(_MAINTENANCE)),
+                    and_(TaskInstance.state == "failed", XComModel.timestamp > now - _LATELY),
+                ),
+            )
+            .order_by(XComModel.timestamp.desc())
+            .limit(_MOST_TASKS)
+            .all()
+        )
+    return [row for row in rows if isinstance(row.value, str) and wanted in row.value]
+
 
 @old.get("/open")
 def open_repository(request: Request, connection_id: Text, repository: Text) -> RedirectResponse:
@@ -149,4 +213,4 @@ def _lead(
     base = str(request.scope.get("root_path", "")).rstrip("/").removesuffix(PREFIX)
     path = "/".join(quote(one, safe="") for one in (connection_id, repository, view))
     asked = f"?{urlencode(query)}" if query else ""
-    return RedirectResponse(f"{base}{ROUTE}#/{path}{asked}", status_code=303)
+    return RedirectResponse(f"{base}{page_route()}#/{path}{asked}", status_code=303)

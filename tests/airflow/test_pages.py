@@ -21,6 +21,7 @@ from airflow_provider_icechunk.browser.app import readers
 from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.links.snapshot import (
+    IcechunkRepositoryLink,
     IcechunkSnapshotLink,
     link_snapshot,
     snapshot_page,
@@ -280,9 +281,9 @@ def test_airflow_finds_the_plugin_and_the_link() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["airflow.plugins"]["icechunk"].partition(":")
     assert getattr(importlib.import_module(module), name) is IcechunkPlugin
-    (path,) = get_provider_info()["extra-links"]
-    module, _, name = path.rpartition(".")
-    assert getattr(importlib.import_module(module), name) is IcechunkSnapshotLink
+    links = (path.rpartition(".") for path in get_provider_info()["extra-links"])
+    found = [getattr(importlib.import_module(module), name) for module, _, name in links]
+    assert found == [IcechunkSnapshotLink, IcechunkRepositoryLink]
 
 
 def test_a_link_leads_to_the_page_of_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +294,15 @@ def test_a_link_leads_to_the_page_of_the_snapshot(monkeypatch: pytest.MonkeyPatc
     assert IcechunkSnapshotLink().get_link(task, ti_key=None) == ""  # type: ignore[arg-type]
     link_snapshot(task, conn_id="my/conn", repository="a b", snapshot_id="1CECHNKREP0F1RSTCMT0")
     assert IcechunkSnapshotLink().get_link(task, ti_key=None) == page  # type: ignore[arg-type]
+
+
+def test_a_task_leads_to_its_repository_whether_it_wrote_or_failed() -> None:
+    link, nothing = IcechunkRepositoryLink(), SimpleNamespace(repository=None)
+    task: Any = SimpleNamespace(icechunk_conn_id="c", repository="a b")
+    assert link.get_link(task, ti_key=None) == "/plugin/icechunk#/c/a%20b/history"  # type: ignore[arg-type]
+    task.icechunk_view = "maintenance"
+    assert link.get_link(task, ti_key=None).endswith("/maintenance")  # type: ignore[arg-type]
+    assert link.get_link(nothing, ti_key=None) == ""  # type: ignore[arg-type]
 
 
 def test_every_operator_that_makes_a_snapshot_has_the_link_and_airflow_keeps_it(

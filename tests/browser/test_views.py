@@ -223,17 +223,20 @@ def test_coverage_names_the_labels_that_are_missing(ask: Ask) -> None:
 @pytest.mark.parametrize("generation", ["draft", "alpha1", "alpha", "1", "2"])
 def test_every_generation_can_be_looked_at(tmp_path: Path, generation: str) -> None:
     from airflow_provider_icechunk.browser import contents, history, maintenance, pictures
+    from airflow_provider_icechunk.browser.places import read_standing
 
     made = Repository.create(local_filesystem_storage(tmp_path), spec_version=generation)
     session = made.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(4, 4), chunks=(2, 2), dtype="i4")[:] = 3
     head = session.commit("first")
-    start = history.heads(history.read_refs(made))
-    page = history.read_page(made, start, history.Filter(), limit=10, page_of=lambda _: None)
+    refs = read_standing(made).names
+    page = history.read_page(
+        made, history.heads(refs), history.Filter(), refs=refs, limit=10, page_of=lambda _: None
+    )
     assert page.commits[0].id == head
     found = contents.read_snapshot(
-        made, "main", None, contents.VersionDifferences(), lambda _: None
+        made, "main", None, contents.VersionDifferences(), refs, lambda _: None
     )
     assert found.added >= 1
     assert pictures.draw(made, "main", "/a", pictures.PicturePart()).statistics.mean == 3
-    assert maintenance.read_summary(made, ".", lambda _: None).arrays == 1
+    assert maintenance.read_summary(made, ".", refs, lambda _: None).arrays == 1

@@ -88,6 +88,7 @@ class Committer:
         self.draft = draft
         self._writer = self._new_writer()
         self._began = draft.tree.base.id
+        self._rebases = 0
         self._checked: Callable[[], None] = lambda: None
         """Waits for the promises of the store, before a branch moves."""
 
@@ -101,7 +102,7 @@ class Committer:
         Dying at any point leaves the branch at the old or at the new snapshot.
         """
         token = request.token
-        self._began = self.draft.tree.base.id
+        self._began, self._rebases = self.draft.tree.base.id, 0
         self._checked = self._check(allow_empty=request.allow_empty or token is not None)
         self.draft.tree.writer.begin_flush()
         metadata = dict(request.metadata)
@@ -163,7 +164,7 @@ class Committer:
         if replaces is not None and not self._core.generation.keeps_logs:
             metadata = {**metadata, PARENT_KEY: self._core.format_id(base.id)}
         if base.id != self._began:
-            metadata = with_line(metadata, self._line(), self._core.generation)
+            metadata = with_line(metadata, self._line(), self._core.generation, self._rebases)
         snapshot = self.store(request.message, metadata)
         self._checked()
         move = partial(self._move_branch, branch, base.id, snapshot)
@@ -202,6 +203,7 @@ class Committer:
             asked = Background(partial(self._head, branch)) if racing or look else None
             # What is known to be behind is moved before anything is written, not after; onto
             # what was searched for the token, not onto what the branch may have become since.
+            self._rebases += head != draft.tree.base.id
             rebase_onto(draft, branch, head, request.solver, request.replaces)
             try:
                 if asked is not None:

@@ -1,0 +1,85 @@
+"""Answers that are kept for a while, as the bytes that are sent.
+
+A version never changes, so an answer is right as long as branches and tags stand where they stood
+when it was made. They are read again every two seconds; what they do not tell (an expiry that
+rewrites history, a file that was lost) is seen after a minute. Many people who look at the same
+thing cost as much as one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+_MOST_BYTES = 48 << 20
+_LARGEST = 4 << 20
+_KEPT_FOR = 60.0
+
+
+@dataclass(slots=True)
+class _Making:
+    """An answer that somebody is making."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    data: bytes | None = None
+
+
+class Answers:
+    """A bounded number of bytes. Safe to use from many threads."""
+
+    def __init__(
+        self, most_bytes: int = _MOST_BYTES, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[bytes, float]] = OrderedDict()
+        self._making: dict[Hashable, _Making] = {}
+        self.size = 0
+
+    def find(self, key: Hashable) -> bytes | None:
+        """An answer that is kept."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None or found[1] <= self._clock():
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """An answer; of several threads that miss it at once one makes it, the others wait."""
+        while (found := self.find(key)) is None:
+            mine = _Making()
+            with self._lock:
+                other = self._making.setdefault(key, mine)
+            if other is mine:
+                return self._make(key, make, mine)
+            other.done.wait()
+            if other.data is not None:
+                return other.data
+            # It failed for the other one, whose limits may have been used up: try it ourselves.
+        return found
+
+    def _make(self, key: Hashable, make: Callable[[], bytes], mine: _Making) -> bytes:
+        try:
+            mine.data = make()
+            self._keep(key, mine.data)
+            return mine.data
+        finally:
+            with self._lock:
+                del self._making[key]
+            mine.done.set()
+
+    def _keep(self, key: Hashable, data: bytes) -> None:
+        if len(data) > _LARGEST:
+            return
+        with self._lock:
+            old = self._kept.pop(key, None)
+            self.size += len(data) - (0 if old is None else len(old[0]))
+            self._kept[key] = (data, self._clock() + _KEPT_FOR)
+            while self.size > self._most_bytes:
+                _, (gone, _) = self._kept.popitem(last=False)
+                self.size -= len(gone)
