@@ -20,7 +20,7 @@ _KEPT_FOR = 60.0
 
 
 @dataclass(slots=True)
-class _Making:
+class _Pending:
     """An answer that somebody is making."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -37,7 +37,7 @@ class Answers:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[bytes, float]] = OrderedDict()
-        self._making: dict[Hashable, _Making] = {}
+        self._making: dict[Hashable, _Pending] = {}
         self.size = 0
 
     def find(self, key: Hashable) -> bytes | None:
@@ -52,7 +52,7 @@ class Answers:
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """An answer; of several threads that miss it at once one makes it, the others wait."""
         while (found := self.find(key)) is None:
-            mine = _Making()
+            mine = _Pending()
             with self._lock:
                 other = self._making.setdefault(key, mine)
             if other is mine:
@@ -63,7 +63,7 @@ class Answers:
             # It failed for the other one, whose limits may have been used up: try it ourselves.
         return found
 
-    def _make(self, key: Hashable, make: Callable[[], bytes], mine: _Making) -> bytes:
+    def _make(self, key: Hashable, make: Callable[[], bytes], mine: _Pending) -> bytes:
         try:
             mine.data = make()
             self._keep(key, mine.data)

@@ -77,6 +77,7 @@ class Desk:
     host: Literal["airflow", "standalone"]
     answers: Answers = field(default_factory=Answers)
     differences: contents.VersionDifferences = field(default_factory=contents.VersionDifferences)
+    headers: history.Headers = field(default_factory=history.Headers)
     trees: contents.Trees = field(default_factory=contents.Trees)
     verified: Memory[models.Upkeep] = field(default_factory=lambda: Memory(256, 86_400.0))
     """By place and repository: what this server found itself."""
@@ -291,12 +292,20 @@ async def log(
             start = [find_version(repo, version)]
         else:
             start = history.heads(refs)
-        return history.read_page(repo, start, wanted, refs=refs, limit=limit, page_of=asked.page_of)
+        return history.read_page(
+            repo,
+            start,
+            wanted,
+            refs=refs,
+            limit=limit,
+            page_of=asked.page_of,
+            headers=asked.desk.headers,
+        )
 
     return await asked.answer(look)
 
 
-@readers.get("/written", response_model=models.Written)
+@readers.get("/written", response_model=models.WrittenBytes)
 async def written(
     asked: Asked, ids: Annotated[str, Query(min_length=1, max_length=4096)]
 ) -> Response:

@@ -22,6 +22,7 @@ from airflow_provider_icechunk.engine.format.chunk_refs import (
 )
 from airflow_provider_icechunk.engine.format.model import Node
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
+from airflow_provider_icechunk.engine.history.versions import listed
 from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind
 
@@ -37,7 +38,10 @@ _TEXTS = ("string", "fixed_length_utf32", "null_terminated_bytes", "variable_len
 
 def open_version(repository: Repository, version: str) -> Session:
     """A session on a version that somebody named."""
-    return repository.readonly_session(snapshot_id=find_version(repository, version))
+    core = repository.core
+    # Of a large tree only what is asked for is decoded.
+    base = core.objects.snapshot_header(listed(core, find_version(repository, version)))
+    return Session(core, base)
 
 
 def find_array(session: Session, path: str) -> Node:

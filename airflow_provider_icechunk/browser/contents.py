@@ -117,7 +117,7 @@ def read_snapshot(
     """One snapshot and what it changed against its parent, or against any other version."""
     core = repository.core
     identity = find_version(repository, version)
-    snapshot = core.objects.snapshot(listed(core, identity))
+    snapshot = core.objects.snapshot_header(listed(core, identity))
     other = differences.against(repository, snapshot, against)
     changes, unknown = MarkedChanges(), None
     if other is not None:
@@ -208,7 +208,7 @@ def read_tree(
     """Some children of a group, with marks; with `search`, nodes anywhere below it."""
     core = repository.core
     identity = find_version(repository, version)
-    snapshot = core.objects.snapshot(listed(core, identity))
+    snapshot = core.objects.snapshot_header(listed(core, identity))
     top = "/" + path.strip("/")
     children = trees.children(repository, snapshot)
     if top != "/" and top not in snapshot.nodes and top not in children:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from airflow_provider_icechunk.api import Repository, Session
@@ -17,6 +19,7 @@ from .texts import cut
 
 _MOST_LABELS = 500
 _MOST_ARRAYS = 8
+_MOST_LOOKED_AT = 500
 
 
 def read_coverage(
@@ -57,7 +60,8 @@ def missing_labels(session: Session) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     asked = 0
-    for path, node in session.tree.base.nodes.items():
+    for path in islice(session.tree.base.nodes, _MOST_LOOKED_AT):
+        node = session.tree.base.nodes[path]
         if node.array is None or not (names := array_document(node).dimension_names):
             continue
         document = array_document(node)

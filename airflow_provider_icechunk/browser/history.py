@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +27,36 @@ from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 
-from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched, Written
-from .places import Maker
+from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched, WrittenBytes
+from .places import Maker, Memory
 from .texts import as_json, cut
 
 MOST_ROWS = 200
 _MOST_EXAMINED = 2_000
+_MOST_KEPT = 8_000
+_LARGEST_KEPT = 4_000
 _MOST_BRANCHES = 60
 _MOST_MANIFEST_BYTES = 4 << 20
 _LONGEST_NAME = 1_000
 _SEPARATOR = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Commits without their trees, kept for a while: a tree may take megabytes, a commit little."""
+
+    _kept: Memory[Snapshot] = field(default_factory=lambda: Memory(_MOST_KEPT, 120.0))
+
+    def get(self, core: Core, identity: SnapshotId) -> Snapshot:
+        """A commit, without its tree."""
+        key = (core.storage.location, bytes(identity))
+        found = self._kept.find(key)
+        if found is None:
+            whole = core.objects.snapshot_header(identity)
+            found = replace(whole, nodes={}, manifest_files={})
+            if len(repr(found.metadata)) < _LARGEST_KEPT:
+                self._kept.put(key, found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +96,7 @@ def read_page(
     refs: RefNames,
     limit: int,
     page_of: PageOf,
+    headers: Headers | None = None,
 ) -> HistoryPage:
     """The newest commits that lead to some snapshots.
 
@@ -83,7 +105,8 @@ def read_page(
     core = repository.core
     tips = [listed(core, one) for one in dict.fromkeys(start)]
     node = _node(core, wanted.path, refs) if wanted.path else None
-    ready = [_rank(one) for one in run_all(core.objects.snapshot_header, tips, at_once=8)]
+    header = partial((headers or Headers()).get, core)
+    ready = [_rank(one) for one in run_all(header, tips, at_once=8)]
     heapq.heapify(ready)
     waiting = {one.id for _, _, one in ready}
     found: list[Snapshot] = []
@@ -95,7 +118,7 @@ def read_page(
         parent = core.refs.parent(snapshot)
         if parent is not None and parent not in waiting:
             waiting.add(parent)
-            heapq.heappush(ready, _rank(core.objects.snapshot_header(parent)))
+            heapq.heappush(ready, _rank(header(parent)))
         if _passes(core, snapshot, wanted, node):
             found.append(snapshot)
     _prefetch(core, [one.id for one in found])
@@ -179,7 +202,7 @@ def _rank(snapshot: Snapshot) -> tuple[int, bytes, Snapshot]:
 def _node(core: Core, path: str, refs: RefNames) -> NodeId:
     """The id of the array or group at a path in the newest version of some branch."""
     for tip in heads(refs):
-        found = core.objects.snapshot(listed(core, tip)).nodes.get("/" + path.strip("/"))
+        found = core.objects.snapshot_header(listed(core, tip)).nodes.get("/" + path.strip("/"))
         if found is not None:
             return found.id
     raise InvalidInputError(f"no branch has a group or an array at {path[:200]!r}")
@@ -222,7 +245,7 @@ def _log(core: Core, identity: SnapshotId) -> TransactionLog | None:
         return None
 
 
-def read_written(repository: Repository, identities: Iterable[str]) -> Written:
+def read_written(repository: Repository, identities: Iterable[str]) -> WrittenBytes:
     """How many bytes of chunks some commits wrote."""
     core = repository.core
     found: dict[str, int | None] = {}
@@ -231,7 +254,7 @@ def read_written(repository: Repository, identities: Iterable[str]) -> Written:
             found[text] = _written(core, listed(core, text))
         except FormatError:
             found[text] = None
-    return Written(bytes=found)
+    return WrittenBytes(bytes=found)
 
 
 def _written(core: Core, identity: SnapshotId) -> int | None:

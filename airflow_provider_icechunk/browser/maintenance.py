@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.engine.format.v1.node_index import count_arrays
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.history.versions import listed
 from airflow_provider_icechunk.engine.maintenance import measure as measuring
@@ -32,20 +33,21 @@ def read_summary(repository: Repository, path: str, refs: RefNames, page_of: Pag
     facts |= {"logical_bytes": 0, "manifest_bytes": 0}
     head = None
     if tip is not None:
-        snapshot = core.objects.snapshot(listed(core, tip))
+        snapshot = core.objects.snapshot_header(listed(core, tip))
         head = commit_facts(core, snapshot, refs, page_of)
-        arrays = [node for node in snapshot.nodes.values() if node.array is not None]
+        arrays = count_arrays(snapshot.nodes)
         files = snapshot.manifest_files.values()
         facts = {
-            "arrays": len(arrays),
-            "groups": len(snapshot.nodes) - len(arrays),
+            "arrays": arrays,
+            "groups": len(snapshot.nodes) - arrays,
             "references": sum(one.num_chunk_refs for one in files),
             "manifest_bytes": sum(one.size_bytes for one in files),
             "logical_bytes": None
-            if len(arrays) > _MOST_ARRAYS
+            if arrays > _MOST_ARRAYS
             else sum(
                 math.prod(array_document(node).shape) * item_size(document_of(node))
-                for node in arrays
+                for node in snapshot.nodes.values()
+                if node.array is not None
             ),
         }
         report = snapshot.metadata.get(CHECKS_KEY)

@@ -149,7 +149,7 @@ class Health(Answer):
     """By path of the array."""
 
 
-class Written(Answer):
+class WrittenBytes(Answer):
     """Bytes that commits wrote, by snapshot id; `None` where finding out would take too much."""
 
     bytes: dict[str, int | None]

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.engine.format.model import (
     in_target_order,
 )
 from airflow_provider_icechunk.engine.format.v1.logs import in_order
+from airflow_provider_icechunk.engine.format.v1.node_index import paths_by_id
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.engine.tree.moves import net_moves
@@ -112,14 +113,13 @@ def diff_between(objects: Objects, older: SnapshotId, newer: SnapshotId) -> Diff
             "older to the newer snapshot"
         )
     logs = [log for commit in commits for log in logs_since_parent(objects, commit)]
-    return combine(logs, objects.snapshot(older), objects.snapshot(newer))
+    return combine(logs, objects.snapshot_header(older), objects.snapshot_header(newer))
 
 
 def combine(logs: Iterable[TransactionLog], before: Snapshot, after: Snapshot) -> Diff:
     """One difference from several logs; nodes that exist on neither side are left out."""
     changes = list(logs)
-    old = {node.id: path for path, node in before.nodes.items()}
-    new = {node.id: path for path, node in after.nodes.items()}
+    old, new = paths_by_id(before.nodes), paths_by_id(after.nodes)
     renamed = {node_id for log in changes for node_id in log.renamed}
     if not renamed:
         return combine_paths(changes, old | new)

@@ -181,7 +181,7 @@ def delete_tag(core: Core, tag: str) -> None:
 def lookup_snapshot(core: Core, snapshot_id: str) -> SnapshotInfo:
     """What is known of one snapshot."""
     known_as = listed(core, snapshot_id)
-    return _describe(core, core.objects.snapshot(known_as), known_as)
+    return _describe(core, core.objects.snapshot_header(known_as), known_as)
 
 
 def history(core: Core, start: SnapshotId) -> Iterator[SnapshotInfo]:

@@ -53,6 +53,8 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
+from .node_index import LazyNodes
+
 MAX_VALUE = 1 << 20
 """Maximum size of an encoded value."""
 MAX_DEPTH = 32
@@ -196,7 +198,10 @@ def decode(
     nodes: Mapping[str, Node]
     files: Mapping[ManifestId, ManifestFile]
     if glance:
-        nodes = Deferred(root.count(2), lambda: _nodes(root, dialect), memory)
+        unreleased = root.has(7) and not dialect.newer
+        nodes = LazyNodes(
+            root, 2, lambda: _nodes(root, dialect), lambda table: _node(table, unreleased), memory
+        )
         files = Deferred(
             root.count(_files_slot(root, dialect)), lambda: _manifest_files(root, dialect), memory
         )
