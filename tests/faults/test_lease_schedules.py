@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 from support.arrays import put
-from support.long_work import DAY, begin, old_session, opened, sound
-from support.maintenance import GENERATIONS, Clock, chunk, everything, write
+from support.long_work import DAY, begin_again, is_whole, old_session, opened
+from support.maintenance import GENERATIONS, Clock, chunk, write
 from support.stepping import Actor, Gate
 
 from airflow_provider_icechunk.engine.sessions.session import Session
@@ -91,8 +91,7 @@ def interleave(
     begins: str,
 ) -> tuple[str, list[bool]]:
     """One up to a call, a stall, the other up to a call, and both to their ends."""
-    clock = Clock()
-    storage = begin(clock, generation)
+    storage, clock = begin_again(generation)
     committer, collector = Gate(storage), Gate(storage)
     session = prepare(committer, clock)
     keeper = opened(collector, clock)
@@ -108,11 +107,10 @@ def interleave(
     stopped, refused = sweep.error, commit.error
     assert stopped is None or isinstance(stopped, MaintenanceError), stopped
     if refused is None:
-        assert sound(storage), calls
-        everything(storage)
+        assert is_whole(storage), calls
         return "acknowledged", ends
     assert isinstance(refused, IcechunkError), refused
     assert refused.kind is Kind.CHUNKS_COLLECTED, refused
-    assert sound(storage), calls
+    assert is_whole(storage), calls
     assert next(info.message for info in opened(storage, clock).ancestry(branch="main")) == "first"
     return "taken back" if "back where it was" in refused.message else "refused", ends

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from support.arrays import put
-from support.long_work import DAY, begin, collect, opened, sound
+from support.long_work import DAY, begin, begin_again, collect, is_whole, opened, sound
 from support.maintenance import GENERATIONS, Clock, chunk, everything, snapshot_key, write
 from support.stepping import Actor, Gate
 
@@ -205,8 +205,7 @@ def interleave(
     generation: str, work: Work, hours: int, calls: tuple[int, int], begins: str
 ) -> tuple[str, list[bool]]:
     """One up to a call, a stall, the other up to a call, both to their ends, and then the use."""
-    clock = Clock()
-    storage = begin(clock, generation)
+    storage, clock = begin_again(generation)
     working, collecting = Gate(storage), Gate(storage)
     act = work(working, clock)
     keeper = opened(collecting, clock)
@@ -226,10 +225,9 @@ def interleave(
         assert isinstance(refused, IcechunkError), (calls, refused)
         assert refused.kind in COLLECTED, (calls, refused)
         assert hours or worker.error, (calls, refused)
-    assert sound(storage), calls
-    everything(storage)
+    assert is_whole(storage), calls
     collect(storage, clock)
-    assert sound(storage), calls
+    assert is_whole(storage), calls
     return "used" if refused is None else "refused", ends
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import dataclasses
+import random
+from datetime import datetime, timedelta
+from functools import cache
 
 from support.arrays import GROUP, array, put
-from support.maintenance import UNPACKED, Clock, chunk, keys
+from support.maintenance import UNPACKED, Clock, chunk, clone, everything, keys
 
 from airflow_provider_icechunk.engine.leases import CUTOFF, PREFIX
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
-from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.base import Absent, Storage
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.world import World
 
 DAY = timedelta(hours=24)
 
@@ -53,3 +57,43 @@ def leases(storage: Storage) -> set[str]:
 
 def sound(storage: Storage) -> bool:
     return opened(storage, Clock()).verify().ok
+
+
+class Repeating(Clock):
+    """A clock whose worlds draw the same ids each time, so that schedules can end alike."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._entropy = random.Random(seed).randbytes
+
+    def world(self, skew: timedelta = timedelta()) -> World:
+        return dataclasses.replace(super().world(skew), entropy=self._entropy)
+
+
+@cache
+def _begun(generation: str) -> tuple[MemoryStorage, datetime]:
+    clock = Repeating(0)
+    return begin(clock, generation), clock.now
+
+
+def begin_again(generation: str) -> tuple[MemoryStorage, Clock]:
+    """What `begin` leaves, without doing it again."""
+    storage, now = _begun(generation)
+    clock = Repeating(1)
+    clock.now = now
+    return clone(storage, clock), clock
+
+
+def is_whole(storage: MemoryStorage) -> bool:
+    """Whether all is sound, and can be read through every branch and tag."""
+    return _is_whole(frozenset((key, one.data) for key, one in storage.objects.items()))
+
+
+@cache
+def _is_whole(objects: frozenset[tuple[str, bytes]]) -> bool:
+    """Most schedules end in one of a few states; each is looked at once."""
+    storage = MemoryStorage()
+    for key, data in objects:
+        storage.put(key, data, expect=Absent())
+    everything(storage)
+    return sound(storage)
