@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.base import Deleted, Storage
 from airflow_provider_icechunk.testing.storages import WrappedStorage
 
 T = TypeVar("T")
@@ -22,6 +24,12 @@ class Gate(WrappedStorage):
         self._left = math.inf
         self._changed = threading.Condition()
         self.is_waiting = False
+        self.calls: list[str] = []
+        """Those let through so far."""
+
+    def delete(self, keys: Sequence[str], *, immutable: bool = False) -> Deleted:
+        name = "\n".join(["delete", *keys])
+        return self._call(name, lambda: self.inner.delete(keys, immutable=immutable))
 
     def _call(self, name: str, act: Callable[[], T]) -> T:
         with self._changed:
@@ -30,6 +38,7 @@ class Gate(WrappedStorage):
                 self._changed.notify_all()
                 assert self._changed.wait(_PATIENCE), f"nobody lets {name} through"
             self._left -= 1
+            self.calls.append(name)
         return act()
 
     def let(self, calls: float) -> None:
@@ -58,6 +67,7 @@ class Actor:
         self._act = act
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._is_over = False
+        self._before = self._paused = 0
         self.error: BaseException | None = None
 
     def _run(self) -> None:
@@ -70,9 +80,11 @@ class Actor:
 
     def advance(self, calls: int) -> bool:
         """Begin, and go on for so many calls of the storage. False: it ended before."""
+        self._before = len(self._gate.calls)
         self._gate.let(calls)
         self._thread.start()
         self._gate.settle_down(lambda: self._is_over)
+        self._paused = len(self._gate.calls)
         return not self._is_over
 
     def finish(self) -> None:
@@ -80,3 +92,62 @@ class Actor:
         self._gate.let(math.inf)
         self._thread.join(_PATIENCE)
         assert not self._thread.is_alive()
+
+    def next_pause(self, other: Actor) -> int | None:
+        """After how many calls to pause next for a schedule that is not equivalent to this one.
+
+        This actor was paused, the other went on to its end, then this one did. A call that touches
+        nothing which the other touched after its own pause may as well have come before.
+        """
+        theirs = other._gate.calls[other._paused :]
+        for number, call in enumerate(self._gate.calls[self._paused :], self._paused):
+            if any(_clash(call, one) for one in theirs):
+                return number - self._before + 1
+        return None
+
+
+def _clash(call: str, other: str) -> bool:
+    """Whether it can matter which of two calls comes first."""
+    return any(_sees(other, key) for key in _written(call)) or any(
+        _sees(call, key) for key in _written(other)
+    )
+
+
+def _written(call: str) -> list[str]:
+    if call.startswith("delete\n"):
+        return call.split("\n")[1:]
+    return [call.removeprefix("put ")] if call.startswith("put ") else []
+
+
+def _sees(call: str, key: str) -> bool:
+    verb, _, place = call.partition(" ")
+    if verb in ("scan", "list_folders"):
+        return key.startswith(place)
+    return key == place or key in _written(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One schedule of two actors."""
+
+    outcome: str
+    first_ended: bool
+    """Before its pause."""
+    next_second: int | None
+    """Where to pause the second one next; `None` if all that is left would be the same."""
+
+
+def play_all(play: Callable[[int, int], Played], step: int, first_step: int = 1) -> Counter[str]:
+    """Pause two actors everywhere, or with a step; how many schedules were played by outcome."""
+    outcomes = Counter[str]()
+    first, is_over = 0, False
+    while not is_over:
+        second: int | None = first % step
+        while second is not None:
+            played = play(first, second)
+            outcomes[played.outcome] += 1
+            is_over = played.first_ended
+            following = played.next_second
+            second = None if following is None else max(following, second + step)
+        first += first_step
+    return outcomes
