@@ -136,8 +136,13 @@ def test_behind_a_damaged_reference_nothing_is_called_garbage(generation: str) -
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("generation", ["alpha", "alpha1"])
-@pytest.mark.parametrize("name", MISNAMED)
+@pytest.mark.parametrize(
+    ("generation", "name"),
+    [
+        *((generation, name) for generation in ("alpha", "alpha1") for name in MISNAMED),
+        *(("1", name) for name in ("ref.json.bak", "REF.JSON", "ZZZZZZZU.json", "old/ref.json")),
+    ],
+)
 def test_a_branch_without_a_file_that_is_understood_stops_maintenance(
     generation: str, name: str, act: Callable[[Repository], object]
 ) -> None:
@@ -147,6 +152,33 @@ def test_a_branch_without_a_file_that_is_understood_stops_maintenance(
     storage.delete([*keys(storage, folder)])
     storage.put(folder + name, data, expect=Anything())
     refused_and_untouched(storage, act)
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    ("generation", "key"),
+    [
+        ("1", "refs/tag.v1/ref.json.bak"),
+        ("1", "refs/fork.v1/ref.json"),
+        ("alpha", "refs/tag.v1/ref.json.bak"),
+    ],
+)
+def test_a_tag_or_a_kind_of_reference_that_is_not_understood_stops_maintenance(
+    generation: str, key: str, act: Callable[[Repository], object]
+) -> None:
+    storage, _ = lived_in(generation)
+    tag = TAG[generation].format("v1")
+    storage.put(key, storage.objects[tag].data, expect=Anything())
+    storage.delete([tag])
+    refused_and_untouched(storage, act)
+
+
+def test_old_numbered_files_are_not_a_branch_of_generation_1() -> None:
+    """A migration may leave them, and the branch may have been deleted since."""
+    storage, _ = lived_in("1")
+    storage.put("refs/branch.old/ZZZZZZZY.json", b"{}", expect=Anything())
+    assert "old" not in Repository.open(storage).list_branches()
+    collect(Repository.open(storage))
 
 
 @pytest.mark.parametrize("generation", ["alpha", "alpha1"])
@@ -173,7 +205,7 @@ def test_a_branch_of_misnamed_files_is_neither_absent_nor_created_again(
     assert keys(storage) == before
 
 
-@pytest.mark.parametrize("generation", ["alpha", "alpha1"])
+@pytest.mark.parametrize("generation", ["1", "alpha", "alpha1"])
 def test_a_branch_with_a_strange_file_beside_is_read_and_not_deleted_around_it(
     generation: str,
 ) -> None:

@@ -6,6 +6,7 @@ Deleting a tag creates a tombstone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +30,7 @@ from airflow_provider_icechunk.engine.format.v1.codec import (
 )
 from airflow_provider_icechunk.engine.retry import at_once
 from airflow_provider_icechunk.engine.storage.base import Fetched, Storage, Version, Written
-from airflow_provider_icechunk.exceptions import ConflictError, Kind, StorageError
+from airflow_provider_icechunk.exceptions import ConflictError, FormatError, Kind, StorageError
 
 from .base import (
     Behind,
@@ -45,6 +46,10 @@ from .base import (
 
 _BRANCH = "branch."
 _TAG = "tag."
+_KINDS = (_BRANCH, _TAG, "branch:", "tag:")
+"""Beginnings of the names of folders; those with a colon are of October 2024."""
+_NUMBERED = re.compile(r"[0-9A-HJKMNP-TV-Z]{8}\.json")
+"""Files of branches of generation `alpha`, which a migration may leave."""
 _SAME_TIP = at_once(10)
 _GUESSES = 16
 _JSON = "application/json"
@@ -88,7 +93,7 @@ class V1Refs(RefFiles):
         return branches, self._tags(folders, known)
 
     def branches(self) -> dict[str, SnapshotId]:
-        """All branches; a folder without `ref.json` belongs to a deleted one."""
+        """All branches; a folder with old numbered files only belongs to a deleted one."""
         return self._named(self._folders(), _BRANCH, branch_key, {})
 
     def branch(self, name: str) -> SnapshotId | None:
@@ -135,7 +140,16 @@ class V1Refs(RefFiles):
     def delete_branch(self, name: str) -> bool:
         """Delete the reference."""
         key = branch_key(check_ref_name(name))
-        if self.storage.head(key) is None:
+        prefix = key.removesuffix(REF_FILE)
+        files = [item.key.removeprefix(prefix) for item in self.storage.scan(prefix)]
+        strange = next((file for file in files if _is_strange(file)), None)
+        if strange is not None:
+            raise FormatError(
+                f"{prefix}{strange}: not the name of a branch file; branch {name!r} is not "
+                "deleted, because only this file would remain. Remove it first if it is not a "
+                "reference"
+            )
+        if REF_FILE not in files:
             return False
         count_move()
         self.seen.pop(name, None)
@@ -210,13 +224,26 @@ class V1Refs(RefFiles):
         return isinstance(outcome, Written)
 
     def _folders(self) -> dict[str, set[str]]:
-        """The folders of references, and what is in them besides other files."""
+        """The folders of references, and which of the two known files are in them.
+
+        Raises for a folder without any file that is understood: it is not an absent reference.
+        """
         found: dict[str, set[str]] = {}
+        strange: dict[str, str] = {}
         for item in self.storage.scan(REFS):
-            folder, _, file = item.key.removeprefix(REFS).partition("/")
+            folder, slash, file = item.key.removeprefix(REFS).partition("/")
             files = found.setdefault(folder, set())
             if file in {REF_FILE, TOMBSTONE_FILE}:
                 files.add(file)
+            if slash and (_is_strange(file) or not folder.startswith(_KINDS)):
+                strange[folder] = item.key
+        for folder, key in strange.items():
+            if not (found[folder] and folder.startswith(_KINDS)):
+                raise FormatError(
+                    f"{key}: not the name of a reference, and {REFS}{folder}/ has no other: what "
+                    "it refers to is unknown. Update this package if a newer release wrote it, "
+                    "restore its files, or remove this one if it is not a reference"
+                )
         return found
 
     def _tags(
@@ -248,6 +275,10 @@ class V1Refs(RefFiles):
             for name in names
             if (fetched := found[key_of(name)]) is not None
         }
+
+
+def _is_strange(file: str) -> bool:
+    return file not in {REF_FILE, TOMBSTONE_FILE} and not _NUMBERED.fullmatch(file)
 
 
 def _names(folders: Mapping[str, set[str]], prefix: str) -> list[str]:

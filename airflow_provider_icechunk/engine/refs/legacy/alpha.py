@@ -80,7 +80,13 @@ class AlphaRefs(NumberedRefs):
     def tags(self) -> dict[str, SnapshotId]:
         """All tags that have no tombstone."""
         names = self._names("tag")
-        found = zip(names, self._read_tags(names), strict=True)
+        found = list(zip(names, self._read_tags(names), strict=True))
+        strange = {name for name, snapshot in found if snapshot is None}
+        if strange and (strange := strange - set(self.deleted_tags())):
+            raise FormatError(
+                f"{tag_key(min(strange), self._separator())} is missing, and there are other files "
+                "in its folder: what the tag refers to is unknown. Restore it, or remove the folder"
+            )
         return {name: snapshot for name, snapshot in found if snapshot is not None}
 
     def tag(self, name: str) -> SnapshotId | None:
