@@ -31,6 +31,7 @@ from airflow_provider_icechunk.engine.datasets.dataset import (
     Placement,
     Variable,
 )
+from airflow_provider_icechunk.engine.format.config.conditions import ManifestSplitValues
 from airflow_provider_icechunk.engine.format.config.model import (
     CachingConfig,
     CompressionAlgorithm,
@@ -77,6 +78,7 @@ from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
+from airflow_provider_icechunk.engine.storage.attribution import AGENT, Attribution
 from airflow_provider_icechunk.engine.storage.base import Storage as AnyStorage
 from airflow_provider_icechunk.engine.storage.constructors import (
     azure_storage,
@@ -236,6 +238,7 @@ __all__ = [
     "AnyS3Credential",
     "ArrayCoverage",
     "ArrayCut",
+    "Attribution",
     "AzureCredentials",
     "AzureStaticCredentials",
     "Backoff",
@@ -297,6 +300,7 @@ __all__ = [
     "ManifestPreloadConfig",
     "ManifestSplitCondition",
     "ManifestSplitDimCondition",
+    "ManifestSplitValues",
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
     "Measurement",
@@ -511,7 +515,7 @@ def spec_version() -> int:
 
 def user_agent() -> str:
     """What this package calls itself in requests."""
-    return f"airflow-provider-icechunk/{__version__}"
+    return AGENT
 
 
 def initialize_logs() -> None:

@@ -103,7 +103,8 @@ class IcechunkError(Exception):
         return self.message
 
     def __repr__(self) -> str:
-        return f'icechunk.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
+        code = OFFICIAL_CODES.get(self.kind, (self.kind,))[-1]
+        return f'icechunk.{type(self).__name__}(message="{self.message}", kind="{code}")'
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))

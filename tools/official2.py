@@ -18,8 +18,9 @@ VARIABLE = "ICECHUNK2_PYTHON"
 FOLDER = ROOT / ".venv-icechunk2"
 SHARED = ("numcodecs", "numpy", "xarray", "zarr")
 """Packages of the same version on both sides, so that a comparison is about nothing else."""
-_NAMES = ("python3.12", "python3.13", "python3.14")
+_NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12))"
+_EXACTLY = "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{}')"
 
 
 def main() -> int:
@@ -44,16 +45,17 @@ def main() -> int:
     return 0
 
 
-def find_python() -> str | None:
-    """A new enough interpreter on PATH or in pyenv's folder, tried out.
+def find_python(version: str | None = None) -> str | None:
+    """An interpreter on PATH or in pyenv's folder, tried out: new enough, or of one version.
 
     A version manager has shims on PATH for versions that do not run, too.
     """
+    fits = _NEW_ENOUGH if version is None else _EXACTLY.format(version)
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     names = (sys.executable, *_NAMES, *map(str, sorted(pyenv.glob("versions/3.*/bin/python"))))
     for name in names:
         found = shutil.which(name)
-        if found and not _run([found, "-c", _NEW_ENOUGH]):
+        if found and not _run([found, "-c", fits]):
             return found
     return None
 

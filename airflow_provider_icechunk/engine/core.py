@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from airflow_provider_icechunk.engine.format.config.model import (
     ResolvedConfig,
     StorageRetriesSettings,
     StorageSettings,
+    StorageTimeoutSettings,
 )
 from airflow_provider_icechunk.engine.format.generation import Generation, History
 from airflow_provider_icechunk.engine.format.ids import ChunkId, format_id, new_id
@@ -30,14 +30,16 @@ from airflow_provider_icechunk.exceptions import Kind, StorageError
 
 from .concurrency import Background, PerProcess
 from .leases import Leasehold, Tenancy
+from .logs import logger
 from .world import World
 
+_log = logger("config")
 _MILLI = 1000
 _ATTRIBUTES = (
     "the last few attributes files are kept, regardless of size; omit "
     "attributes_file_threshold_bytes to have none"
 )
-_TIMEOUT = "give timeouts to the storage, for example network_stream_timeout_seconds of s3_storage"
+_TIMEOUT = "use connect_timeout_ms and read_timeout_ms, and storage.retries for the whole"
 _NOWHERE = {
     "caching.num_bytes_attributes": _ATTRIBUTES,
     "max_concurrent_decodes": "what was read is decoded by the threads that read it",
@@ -45,8 +47,6 @@ _NOWHERE = {
         "a commit reads all manifests that it needs at once, up to max_concurrent_requests"
     ),
     "manifest.preload.max_arrays_to_scan": "all arrays are considered; use preload_if instead",
-    "storage.timeouts.connect_timeout_ms": _TIMEOUT,
-    "storage.timeouts.read_timeout_ms": _TIMEOUT,
     "storage.timeouts.operation_timeout_ms": _TIMEOUT,
     "storage.timeouts.operation_attempt_timeout_ms": _TIMEOUT,
 }
@@ -74,6 +74,7 @@ def tuning_of(config: RepositoryConfig) -> Tuning:
     """The storage settings in a configuration. Pure."""
     chosen = config.storage or StorageSettings()
     retries = chosen.retries or StorageRetriesSettings()
+    timeouts = chosen.timeouts or StorageTimeoutSettings()
     at_once = config.max_concurrent_requests
     return Tuning(
         requests_at_once=None if at_once is None else max(1, at_once),
@@ -85,6 +86,8 @@ def tuning_of(config: RepositoryConfig) -> Tuning:
         metadata_storage_class=chosen.metadata_storage_class,
         chunks_storage_class=chosen.chunks_storage_class,
         multipart_threshold=chosen.minimum_size_for_multipart_upload,
+        connect_timeout=_seconds(timeouts.connect_timeout_ms),
+        read_timeout=_seconds(timeouts.read_timeout_ms),
     )
 
 
@@ -93,14 +96,15 @@ def warn_of_unheeded(
 ) -> None:
     """Warn, once per process, about each setting from the caller that has no effect.
 
-    Settings stored in a repository are not the caller's choice and cause no warning.
+    In the log, as officially: a program that turns warnings into errors goes on. Settings stored in
+    a repository are not the caller's choice and cause none.
     """
     for name, instead in unheeded(given, storage, generation) if given is not None else ():
         with _lock:
             if (name, generation) in _warned:
                 continue
             _warned.add((name, generation))
-        warnings.warn(f"the setting {name} is stored but has no effect: {instead}", stacklevel=5)
+        _log.warning("the setting %s is stored but has no effect: %s", name, instead)
 
 
 def unheeded(

@@ -376,5 +376,6 @@ def generation_named(spec_version: int | str | None) -> Generation:
     except ValueError:
         names = ", ".join(generation.value for generation in Generation)
         raise InvalidInputError(
-            f"{spec_version!r} is not a format generation; choose one of: {names}"
+            f"Unsupported version {spec_version}: Couldn't parse a valid version of the format "
+            f"from it; choose one of: {names}"
         ) from None

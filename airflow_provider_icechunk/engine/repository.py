@@ -23,7 +23,9 @@ from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.preload import preloaded
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Origin, Session
+from airflow_provider_icechunk.engine.storage.attribution import Attribution
 from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.storage.tuning import Tuning, tuned
 from airflow_provider_icechunk.engine.workers.coordinator import read_work
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import InvalidInputError
@@ -63,8 +65,9 @@ _MANIFEST_MEMORY = 512 * 1024 * 1024
 class Repository(Shown, RepositoryTwins):
     """References, history and sessions of one repository. Use `create`, `open` or both in one."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, attribution: Attribution | None = None) -> None:
         self._core = core
+        self._attribution = attribution or Attribution()
         self._config_version = core.config_version
         self._default_commit_metadata: dict[str, Any] = {}
 
@@ -81,7 +84,8 @@ class Repository(Shown, RepositoryTwins):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Opened again on the other side, which finds its own credentials."""
-        return (_reopened, (type(self), Origin.of(self._core), self._default_commit_metadata))
+        facts = (self._default_commit_metadata, self._attribution)
+        return (_reopened, (type(self), Origin.of(self._core), *facts))
 
     @property
     def core(self) -> Core:
@@ -96,6 +100,7 @@ class Repository(Shown, RepositoryTwins):
         authorize_virtual_chunk_access: Authorization | None = None,
         spec_version: int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         *,
         packing: Packing | None = None,
         world: World = REAL_WORLD,
@@ -104,18 +109,21 @@ class Repository(Shown, RepositoryTwins):
 
         Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
         `check_clean_root=False` other files may be there, as long as they are no repository.
+
+        :param attribution: labels that requests to an object store carry in their user agent.
         """
         _log.debug("Creating Repository in %s", storage.location)
         return cls(
             opening.create_core(
-                storage,
+                _attributed(storage, attribution),
                 spec_version,
                 config,
                 authorize_virtual_chunk_access,
                 check_clean_root=check_clean_root,
                 packing=packing,
                 world=world,
-            )
+            ),
+            attribution,
         )
 
     @classmethod
@@ -124,6 +132,7 @@ class Repository(Shown, RepositoryTwins):
         storage: Storage,
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Authorization | None = None,
+        attribution: Attribution | None = None,
         *,
         packing: Packing | None = None,
         world: World = REAL_WORLD,
@@ -132,8 +141,13 @@ class Repository(Shown, RepositoryTwins):
         _log.debug("Opening Repository in %s", storage.location)
         return cls(
             opening.open_core(
-                storage, config, authorize_virtual_chunk_access, packing=packing, world=world
-            )
+                _attributed(storage, attribution),
+                config,
+                authorize_virtual_chunk_access,
+                packing=packing,
+                world=world,
+            ),
+            attribution,
         )
 
     @classmethod
@@ -160,6 +174,7 @@ class Repository(Shown, RepositoryTwins):
         authorize_virtual_chunk_access: Authorization | None = None,
         create_version: int | str | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
         *,
         spec_version: int | str | None = None,
         packing: Packing | None = None,
@@ -174,14 +189,15 @@ class Repository(Shown, RepositoryTwins):
             raise InvalidInputError("give create_version or spec_version, not both")
         return cls(
             opening.open_or_create_core(
-                storage,
+                _attributed(storage, attribution),
                 spec_version if create_version is None else create_version,
                 config,
                 authorize_virtual_chunk_access,
                 check_clean_root=check_clean_root,
                 packing=packing,
                 world=world,
-            )
+            ),
+            attribution,
         )
 
     @staticmethod
@@ -212,7 +228,8 @@ class Repository(Shown, RepositoryTwins):
         authorize_virtual_chunk_access: Authorization | None = None,
     ) -> Self:
         """The same repository with another configuration or other grants."""
-        return type(self)(opening.reopen_core(self._core, config, authorize_virtual_chunk_access))
+        core = opening.reopen_core(self._core, config, authorize_virtual_chunk_access)
+        return type(self)(core, self._attribution)
 
     @property
     def config(self) -> RepositoryConfig:
@@ -223,6 +240,11 @@ class Repository(Shown, RepositoryTwins):
     def storage(self) -> Storage:
         """Where the repository is."""
         return self._core.storage
+
+    @property
+    def attribution(self) -> Attribution:
+        """The labels that requests carry."""
+        return self._attribution
 
     @property
     def spec_version(self) -> SpecVersion | str:
@@ -648,7 +670,8 @@ class Repository(Shown, RepositoryTwins):
     ) -> int:
         """Bytes of all native chunks. Deprecated, as officially: use `chunk_storage_stats`."""
         warnings.warn(
-            "total_chunks_storage is deprecated; use chunk_storage_stats().native_bytes",
+            "total_chunks_storage and total_chunks_storage_async are deprecated; use "
+            "chunk_storage_stats().native_bytes",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -708,11 +731,19 @@ class Repository(Shown, RepositoryTwins):
         )
 
 
-def _reopened(cls: type[Repository], origin: Origin, metadata: dict[str, Any]) -> Repository:
+def _reopened(
+    cls: type[Repository], origin: Origin, metadata: dict[str, Any], attribution: Attribution
+) -> Repository:
     """A repository that came from another process."""
-    repository = cls(origin.open())
+    repository = cls(origin.open(), attribution)
     repository.set_default_commit_metadata(metadata)
     return repository
+
+
+def _attributed(storage: Storage, attribution: Attribution | None) -> Storage:
+    if attribution is None:
+        return storage
+    return tuned(storage, Tuning(user_agent=attribution.user_agent))
 
 
 def _with_settings(storage: Storage, settings: StorageSettings | None) -> Storage:

@@ -28,23 +28,16 @@ arguments = {
 print(json.dumps([names, members, arguments]))
 """
 NOT_HERE = {
-    # Labels in the user agent of requests.
-    "Attribution",
     # Azure is not supported.
     "AzureRefreshableCredential",
     "azure_anonymous_credentials",
     "azure_refreshable_credentials",
 }
 MEMBERS_NOT_HERE = {
-    "Repository": {"attribution"},
     # Stored values are kept and given back, but nothing here follows them.
     "RepositoryConfig": {"previous_file"},
 }
-ARGUMENTS_NOT_HERE = {
-    "Repository.create": {"attribution"},
-    "Repository.open": {"attribution"},
-    "Repository.open_or_create": {"attribution"},
-}
+ARGUMENTS_NOT_HERE: dict[str, set[str]] = {}
 COMPARED = ("Repository", "Session", "ForkSession", "IcechunkStore", "RepositoryConfig")
 COMPARED += ("ManifestConfig", "Diff", "SnapshotInfo", "Conflict", "Update", "RepoStatus")
 COMPARED += ("FeatureFlag", "VirtualChunkContainer", "VirtualChunkSpec", "CachingConfig")

@@ -1,11 +1,12 @@
 """Run the suites of official source distributions against this project, and count.
 
-    python -m tests.official.suites              every suite against this project
-    python -m tests.official.suites --official   against the official library itself
+    python -m tests.official.suites [SUITE ...]   this project and the official library, compared
+    python -m tests.official.suites --record      the same, and counts.json is written again
 
 The distributions come from the package registry by pip, into a temporary folder; nothing of them
-is kept. The suites run in environments of their own (`.venv-official-*`), with an S3 server on the
-port that they know by heart. `counts.json` has how many passed: a count may only rise.
+is kept. The suites run file by file in environments of their own (`.venv-official-*`), with an S3
+server on the port that they know by heart. `counts.json` has how many tests passed: a count may
+only rise. `causes.json` has why the official library passes a test and this project does not.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import sys
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -31,14 +31,17 @@ from tools.seaweedfs import Account, seaweedfs
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 COUNTS = HERE / "counts.json"
+CAUSES = HERE / "causes.json"
 ENVIRONMENT = ROOT / ".venv-official"
 _ACCOUNT = Account(
     "modify",
     "modifydata",
     "testbucket",
-    (("readonly", "basicuser"), ("test123", "test123")),
+    (("test123", "test123"), ("minio123", "minio123")),
+    (("readonly", "basicuser"),),
 )
-_PORT = 4200
+_SECONDS_PER_TEST = 60
+_SECONDS_PER_FILE = 1800
 _REQUIREMENTS = (
     "arro3-core",
     "boto3",
@@ -67,8 +70,6 @@ _REQUIREMENTS = (
     "scipy",
     "termcolor",
     "urllib3",
-    "virtualizarr==2.8.0",
-    "xarray",
     "zarr",
     "zstandard",
 )
@@ -83,6 +84,11 @@ class Suite:
     tests: tuple[str, ...]
     icechunk: str
     """The release that runs it officially, and that this project stands for."""
+    python: str
+    more: tuple[str, ...]
+    """Requirements of this release alone."""
+    port: int = 4200
+    """Of the S3 server that the tests know by heart."""
 
     @property
     def generation(self) -> str:
@@ -90,9 +96,21 @@ class Suite:
         return self.icechunk.split(".")[0]
 
 
+_NEWER = ("xarray", "virtualizarr==2.8.0")
 SUITES = {
-    "icechunk-1.1.21": Suite("icechunk==1.1.21", "icechunk-python", ("tests",), "1.1.21"),
-    "icechunk-2.3.0": Suite("icechunk==2.3.0", "icechunk-python", ("tests",), "2.3.0"),
+    "icechunk-1.1.21": Suite(
+        "icechunk==1.1.21",
+        "icechunk-python",
+        ("tests",),
+        "1.1.21",
+        "3.11",
+        # The official 1.1.21 passes an argument that Xarray has dropped since.
+        ("xarray==2025.12.0",),
+        9000,
+    ),
+    "icechunk-2.3.0": Suite(
+        "icechunk==2.3.0", "icechunk-python", ("tests",), "2.3.0", "3.12", _NEWER
+    ),
     "virtualizarr-2.8.0": Suite(
         "virtualizarr==2.8.0",
         ".",
@@ -101,12 +119,17 @@ SUITES = {
             "virtualizarr/tests/test_parsers/test_icechunk",
         ),
         "2.3.0",
+        "3.12",
+        _NEWER,
     ),
 }
 
 _BACKEND = """
 import re
+import sys
 from pathlib import Path
+
+__legacy__ = sys.modules[__name__]
 
 
 def get_requires_for_build_wheel(config=None):
@@ -126,77 +149,109 @@ def prepare_metadata_for_build_wheel(folder, config=None):
 only Rust could answer otherwise."""
 
 
-def download(suite: Suite, into: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the tests of a suite went, each `passed` or the first line of what was wrong."""
+
+    official: Mapping[str, str]
+    here: Mapping[str, str]
+
+    @property
+    def passed_officially(self) -> set[str]:
+        """What the official library passes on this machine."""
+        return {name for name, how in self.official.items() if how == "passed"}
+
+    @property
+    def passed_here(self) -> set[str]:
+        """Of these, what this project passes."""
+        return {name for name in self.passed_officially if self.here.get(name) == "passed"}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Of these, what it does not pass, and what was wrong."""
+        missing = self.passed_officially - self.passed_here
+        return {name: self.here.get(name, "was not run") for name in sorted(missing)}
+
+
+def compare(name: str) -> Comparison:
+    """A suite with the official library and with this project."""
+    suite = SUITES[name]
+    python = environment(suite)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        with seaweedfs(folder / "s3", _ACCOUNT, port=suite.port):
+            sources = download(suite, folder, python)
+            both = [
+                dict(_run(suite, sources, python, folder, official=official))
+                for official in (True, False)
+            ]
+    return Comparison(*both)
+
+
+def environment(suite: Suite) -> Path:
+    """An interpreter with what the suites need and one official release; made once."""
+    folder = ENVIRONMENT.with_name(f"{ENVIRONMENT.name}-{suite.icechunk}")
+    python, stamp = folder / "bin" / "python", folder / ".ready"
+    wanted = "\n".join((*_REQUIREMENTS, *suite.more))
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        base = find_python(suite.python)
+        if base is None:
+            raise RuntimeError(f"{suite.distribution} needs Python {suite.python}: there is none")
+        subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True)
+        own = {re.split("[=<]", one)[0] for one in suite.more} | {"icechunk"}
+        pins = (ROOT / "constraints.txt").read_text().splitlines()
+        limits = folder / "constraints.txt"
+        limits.write_text("\n".join(pin for pin in pins if pin.split("==")[0] not in own))
+        install = [str(python), "-m", "pip", "install", "-q", "-c", str(limits)]
+        subprocess.run([*install, *_REQUIREMENTS, *suite.more], check=True)
+        subprocess.run([*install, "--no-deps", f"icechunk=={suite.icechunk}"], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def download(suite: Suite, into: Path, python: Path) -> Path:
     """The unpacked source distribution."""
     fake = into / "backend"
-    fake.mkdir(parents=True, exist_ok=True)
+    (fake / "setuptools").mkdir(parents=True, exist_ok=True)
     for name in ("maturin", "setuptools/build_meta", "setuptools/__init__"):
-        (fake / f"{name}.py").parent.mkdir(exist_ok=True)
         (fake / f"{name}.py").write_text(_BACKEND)
-    command = [
-        *_pip(),
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-binary",
-        ":all:",
-    ]
-    command += ["--ignore-requires-python", "-d", str(into), suite.distribution]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(fake)})
+    command = [str(python), "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation"]
+    command += ["--no-binary", ":all:", "--ignore-requires-python", "-d", str(into)]
+    subprocess.run(
+        [*command, suite.distribution], check=True, env={**os.environ, "PYTHONPATH": str(fake)}
+    )
     archive = next(into.glob(f"{suite.distribution.replace('==', '-')}.tar.gz"))
     with tarfile.open(archive) as packed:
         packed.extractall(into, filter="data")
     return into / archive.name.removesuffix(".tar.gz")
 
 
-def environment(icechunk: str) -> Path:
-    """An interpreter with what the suites need and one official release; made once."""
-    folder = ENVIRONMENT.with_name(f"{ENVIRONMENT.name}-{icechunk}")
-    python, stamp = folder / "bin" / "python", folder / ".ready"
-    if not stamp.exists():
-        base = find_python()
-        if base is None:
-            raise RuntimeError("the official suites need Python 3.12 or newer, and there is none")
-        subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True)
-        pins = (ROOT / "constraints.txt").read_text().splitlines()
-        kept = [pin for pin in pins if not pin.startswith("icechunk==")]
-        limits = folder / "constraints.txt"
-        limits.write_text("\n".join(kept))
-        install = [str(python), "-m", "pip", "install", "-q", "-c", str(limits)]
-        subprocess.run([*install, *_REQUIREMENTS], check=True)
-        subprocess.run([*install, "--no-deps", f"icechunk=={icechunk}"], check=True)
-        stamp.touch()
-    return python
-
-
-def run(name: str, *, official: bool = False) -> dict[str, str]:
-    """Each test of a suite and how it went: `passed`, or the first line of what was wrong."""
-    suite = SUITES[name]
-    python = environment(suite.icechunk if official else "2.3.0")
-    with tempfile.TemporaryDirectory() as made, _server(Path(made) / "s3"):
-        sources = download(suite, Path(made))
-        report = Path(made) / "report.xml"
+def _run(
+    suite: Suite, sources: Path, python: Path, folder: Path, *, official: bool
+) -> Iterator[tuple[str, str]]:
+    """Each test and how it went, file by file: what ends one process spares the others."""
+    home = sources / suite.folder
+    variables = {**os.environ, **_variables(suite, sources, official=official)}
+    for number, tests in enumerate(_files(home, suite.tests)):
+        report = folder / f"report-{official}-{number}.xml"
         command = [str(python), "-m", "pytest", "-q", "-p", "official_offline", "-o", "addopts="]
-        command += ["--hypothesis-profile=short", "--timeout", "120", f"--junitxml={report}"]
-        subprocess.run(
-            [*command, *suite.tests],
-            check=False,
-            cwd=sources / suite.folder,
-            env={**os.environ, **_variables(suite, sources, official=official)},
-        )
-        return dict(_outcomes(report))
+        command += ["--hypothesis-profile=short", f"--timeout={_SECONDS_PER_TEST}"]
+        command += [f"--junitxml={report}", tests]
+        try:
+            subprocess.run(command, check=False, cwd=home, env=variables, timeout=_SECONDS_PER_FILE)
+        except subprocess.TimeoutExpired:
+            continue
+        if report.exists():
+            yield from _outcomes(report)
 
 
-def by_cause(outcomes: dict[str, str]) -> Counter[str]:
-    """How often each cause of a failure occurred, ids and numbers left out."""
-    causes = (re.sub(r"[0-9A-Z]{20}|\d+|'[^']*'", "…", one) for one in outcomes.values())
-    return Counter(cause[:160] for cause in causes if cause != "passed")
-
-
-def passed(outcomes: dict[str, str]) -> int:
-    """How many tests passed."""
-    return sum(one == "passed" for one in outcomes.values())
+def _files(home: Path, tests: tuple[str, ...]) -> list[str]:
+    found = []
+    for one in tests:
+        path = home / one
+        files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path]
+        found += [str(file.relative_to(home)) for file in files]
+    return found
 
 
 def _variables(suite: Suite, sources: Path, *, official: bool) -> dict[str, str]:
@@ -205,8 +260,8 @@ def _variables(suite: Suite, sources: Path, *, official: bool) -> dict[str, str]
         paths = [str(HERE / "shim"), *paths, str(ROOT)]
     helpers = sources / "helpers"
     testing = sources / "python" / "icechunk" / "testing"
-    if testing.is_dir():
-        helpers.mkdir(exist_ok=True)
+    if testing.is_dir() and not helpers.exists():
+        helpers.mkdir()
         (helpers / "testing").symlink_to(testing)
     return {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -226,27 +281,43 @@ def _outcomes(report: Path) -> Iterator[tuple[str, str]]:
             yield name, "passed"
 
 
-@contextmanager
-def _server(folder: Path) -> Iterator[None]:
-    with seaweedfs(folder, _ACCOUNT, port=_PORT):
-        yield
+def causes(name: str) -> dict[str, str]:
+    """Patterns for the tests of a suite that may fail, and why they do."""
+    stored: dict[str, dict[str, list[str]]] = json.loads(CAUSES.read_text())
+    return {
+        pattern: cause for cause, patterns in stored.get(name, {}).items() for pattern in patterns
+    }
 
 
-def _pip() -> list[str]:
-    return [str(ENVIRONMENT.with_name(f"{ENVIRONMENT.name}-2.3.0") / "bin" / "python"), "-m", "pip"]
+def by_cause(name: str, failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """Failed tests by cause; those without one under an empty text."""
+    known = causes(name)
+    grouped: dict[str, list[str]] = {}
+    for test in failed:
+        found = next((cause for one, cause in known.items() if re.fullmatch(one, test)), "")
+        grouped.setdefault(found, []).append(test)
+    return grouped
 
 
 def main() -> int:
     """Run the suites that are named, or all, and print the counts and causes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("suites", nargs="*", default=list(SUITES))
-    parser.add_argument("--official", action="store_true", help="run the official library itself")
+    parser.add_argument("--record", action="store_true", help="write counts.json again")
     chosen = parser.parse_args()
+    counts = json.loads(COUNTS.read_text())
     for name in chosen.suites:
-        outcomes = run(name, official=chosen.official)
-        print(json.dumps({name: passed(outcomes), "of": len(outcomes)}))
-        for cause, count in by_cause(outcomes).most_common():
-            print(f"{count:5} {cause}")
+        found = compare(name)
+        counts[name] = {"official": len(found.passed_officially), "here": len(found.passed_here)}
+        print(json.dumps({name: counts[name]}))
+        for cause, tests in by_cause(name, found.failed).items():
+            print(f"{len(tests):5} {cause or 'WITHOUT A CAUSE'}")
+        unknown = by_cause(name, found.failed).get("", [])
+        for test, count in Counter(one.split("[")[0] for one in unknown).items():
+            wrong = next(text for one, text in found.failed.items() if one.startswith(test))
+            print(f"      {test} ({count}): {wrong[:200]}")
+    if chosen.record:
+        COUNTS.write_text(json.dumps(counts, indent=2, sort_keys=True) + "\n")
     return 0
 
 

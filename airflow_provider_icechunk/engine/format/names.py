@@ -15,7 +15,10 @@ METADATA_FILE = "zarr.json"
 CHUNK_PREFIX = "c"
 MAIN = "main"
 
-_NEW_REF_NAME = re.compile(r"[A-Za-z0-9._-](?:[A-Za-z0-9._ -]*[A-Za-z0-9._-])?")
+_REF_MARKS = "._-!'()+,=@"
+"""Characters that every storage keeps in a key as they are, and no shell pattern has."""
+_REF_CHARACTER = rf"[A-Za-z0-9{re.escape(_REF_MARKS)}]"
+_NEW_REF_NAME = re.compile(rf"{_REF_CHARACTER}(?:(?:{_REF_CHARACTER}| )*{_REF_CHARACTER})?")
 _MAX_NAME = 240
 _MAX_FILE_NAME = 900
 """What remains of a 1,024-byte storage key after the folder."""
@@ -28,9 +31,9 @@ _MAX_INDEX = (1 << 32) - 1
 
 
 def check_new_ref_name(name: str, what: str = "branch") -> str:
-    """`name`, if it is allowed for a new ref: ASCII letters, digits, `.`, `_`, `-`, inner spaces.
+    """`name`, if it is allowed for a new ref: ASCII letters, digits, inner spaces, `._-!'()+,=@`.
 
-    Official libraries allow others too, but omit those from listings on some storages.
+    Official libraries allow others too, but list some of those under other names.
     """
     problem = None
     if not name:
@@ -40,7 +43,7 @@ def check_new_ref_name(name: str, what: str = "branch") -> str:
     elif len(name) > _MAX_NAME:
         problem = f"it has {len(name)} characters, more than {_MAX_NAME}"
     elif not _NEW_REF_NAME.fullmatch(name):
-        problem = "use ASCII letters, digits, `.`, `_`, `-` and inner spaces"
+        problem = f"use ASCII letters, digits, inner spaces and any of {_REF_MARKS}"
     if problem:
         raise InvalidInputError(
             f"{name[:80]!r} cannot be the name of a {what}: {problem}", kind=Kind.INVALID_NAME

@@ -89,7 +89,7 @@ class Diff(Shown):
             blocks.append("\n".join([*lines, ""]))
         if self.moved_nodes:
             moves = [f"    {source} -> {target}" for source, target in self.moved_nodes]
-            blocks.append("\n".join(["Nodes moved/renamed:", *moves, ""]))
+            blocks.append("\n".join(["Nodes moved/renamed:", *moves, "", ""]))
         return "".join(blocks)
 
 

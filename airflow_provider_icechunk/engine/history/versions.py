@@ -252,7 +252,7 @@ def _delete_branch_at(core: Core, branch: str, target: SnapshotId) -> None:
 def _no_branch(core: Core, branch: str) -> NotFoundError:
     known = ", ".join(sorted(core.refs.branches())[:20])
     return NotFoundError(
-        f"there is no branch {branch!r} in {core.storage.location}; it has: {known}",
+        f"ref not found: there is no branch {branch!r} in {core.storage.location}; it has: {known}",
         kind=Kind.BRANCH_NOT_FOUND,
     )
 
@@ -260,6 +260,6 @@ def _no_branch(core: Core, branch: str) -> NotFoundError:
 def _no_tag(core: Core, tag: str) -> NotFoundError:
     known = ", ".join(sorted(core.refs.tags())[:20]) or "no tags"
     return NotFoundError(
-        f"there is no tag {tag!r} in {core.storage.location}; it has: {known}",
+        f"ref not found: there is no tag {tag!r} in {core.storage.location}; it has: {known}",
         kind=Kind.TAG_NOT_FOUND,
     )

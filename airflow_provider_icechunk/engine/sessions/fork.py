@@ -130,6 +130,6 @@ def _fork(origin: Origin, work: Mapping[str, Any], changes: bytes) -> ForkSessio
 
 def _refused(what: str) -> ForkError:
     return ForkError(
-        f"a forked session cannot {what}, since commits are not allowed in it; give its result to "
-        "the session it was forked from"
+        f"cannot {what} a forked session: commits are not allowed in it; give its result to the "
+        "session it was forked from"
     )

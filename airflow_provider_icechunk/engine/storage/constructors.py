@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Never, TypedDict, Unpack
+from typing import Any, Never, TypedDict, Unpack, cast
 from urllib.parse import urljoin, urlsplit
 
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
@@ -20,6 +20,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
+from .attribution import checked_headers
 from .base import Storage
 from .cloud_credentials import google_credentials, microsoft_credentials
 from .credentials import (
@@ -34,7 +35,7 @@ from .location import shown
 from .memory import MemoryStorage
 
 
-class S3CredentialArguments(TypedDict, total=False):
+class OfficialS3Credentials(TypedDict, total=False):
     """Credentials. Without any of these the SDK's default chain is used."""
 
     access_key_id: str | None
@@ -45,6 +46,13 @@ class S3CredentialArguments(TypedDict, total=False):
     from_env: bool | None
     get_credentials: Callable[[], S3StaticCredentials] | None
     scatter_initial_credentials: bool
+
+
+class S3CredentialArguments(OfficialS3Credentials, total=False):
+    """Credentials, and where they may go."""
+
+    allow_pickling_credentials: bool
+    """Whether keys travel in pickles of the storage, as plain text; an addition."""
 
 
 def in_memory_storage() -> Storage:
@@ -67,12 +75,19 @@ def s3_storage(
     force_path_style: bool = False,
     network_stream_timeout_seconds: int = 60,
     requester_pays: bool = False,
+    headers: Mapping[str, str] | None = None,
+    read_headers: Mapping[str, str] | None = None,
+    write_headers: Mapping[str, str] | None = None,
     **credentials: Unpack[S3CredentialArguments],
 ) -> Storage:
     """A prefix of a bucket on S3 or a compatible store.
 
     Without any credential argument the SDK's default chain is used: environment, profile,
     web identity, instance.
+
+    :param headers: sent with every request, beside `read_headers` with those that read and
+        `write_headers` with the others. With any of these boto3 makes all requests, since they have
+        to be signed. They are part of pickles.
     """
     return _s3(
         bucket,
@@ -84,6 +99,8 @@ def s3_storage(
         allow_http=allow_http,
         requester_pays=requester_pays,
         read_timeout=network_stream_timeout_seconds or _NO_TIMEOUT,
+        read_headers=checked_headers({**(headers or {}), **(read_headers or {})}),
+        write_headers=checked_headers({**(headers or {}), **(write_headers or {})}),
     )
 
 
@@ -93,7 +110,9 @@ def _s3(
     from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
     from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 
-    chosen = storage_credentials(s3_credentials(**credentials))
+    travels = credentials.pop("allow_pickling_credentials", False)
+    official = cast(OfficialS3Credentials, credentials)
+    chosen = storage_credentials(s3_credentials(**official), travels=travels)
     return S3Storage(S3Settings(bucket, prefix or "", credentials=chosen, **settings))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
@@ -264,8 +265,8 @@ class Credentials:
 LocalFileSystemAccess = Credentials.LocalFileSystemAccess()
 HttpAccess = Credentials.HttpAccess()
 
-AnyCredential = Credentials.S3 | Credentials.Gcs | Credentials.Azure
 NoCredential = Credentials.LocalFileSystemAccess | Credentials.HttpAccess
+AnyCredential = Credentials.S3 | Credentials.Gcs | Credentials.Azure | NoCredential
 AuthorizeMapping = Mapping[
     str, AnyCredential | AnyS3Credential | AnyGcsCredential | AnyAzureCredential | None
 ]
@@ -282,7 +283,7 @@ def _wrapped(
     credential: AnyS3Credential | AnyGcsCredential | AnyAzureCredential | NoCredential | None,
 ) -> AnyCredential | None:
     if credential is None or isinstance(credential, NoCredential):
-        return None
+        return credential
     if isinstance(credential, AnyS3Credential):
         return Credentials.S3(credential)
     if isinstance(credential, AnyGcsCredential):
@@ -292,43 +293,64 @@ def _wrapped(
     raise InvalidInputError(f"{type(credential).__name__} is not a kind of credentials")
 
 
-def storage_credentials(credential: AnyS3Credential | None) -> internal.S3Credentials:
-    """The value that the storage layer uses; `None` means the environment."""
+def storage_credentials(
+    credential: AnyS3Credential | None, *, travels: bool = False
+) -> internal.S3Credentials:
+    """The value that the storage layer uses; `None` means the environment.
+
+    :param travels: whether keys may be pickled, as plain text.
+    """
     match credential:
         case None | S3Credentials.FromEnv():
             return internal.EnvironmentCredentials()
         case S3Credentials.Anonymous():
             return internal.AnonymousCredentials()
         case S3Credentials.Static(keys):
-            return _static(keys)
+            return _static(keys, travels=travels)
         case S3Credentials.Refreshable(function, current):
-            return internal.RefreshableCredentials(_FirstThen(current, function))
+            first = None if current is None else _static(current, travels=True)
+            return internal.RefreshableCredentials(_FirstThen(first, function))
     raise InvalidInputError(
         f"{type(credential).__name__} is not a kind of S3 credentials", kind=Kind.INVALID_CONFIG
     )
 
 
-def _static(keys: S3StaticCredentials) -> internal.StaticCredentials:
+def _static(keys: S3StaticCredentials, *, travels: bool = False) -> internal.StaticCredentials:
+    if not isinstance(keys, S3StaticCredentials):
+        raise InvalidInputError(
+            f"get_credentials returned a {type(keys).__name__}, not S3StaticCredentials",
+            kind=Kind.INVALID_CONFIG,
+        )
     return internal.static_credentials(
         keys.access_key_id,
         keys.secret_access_key,
         keys.session_token,
         expires_after=keys.expires_after,
+        travels=travels,
     )
 
 
 class _FirstThen:
-    """Returns given keys first, then those of a function."""
+    """Returns given keys first, then those of a function.
+
+    In a pickle the first keys travel again: other processes begin with them, too.
+    """
 
     def __init__(
-        self, first: S3StaticCredentials | None, then: Callable[[], S3StaticCredentials]
+        self,
+        first: internal.StaticCredentials | None,
+        then: Callable[[], S3StaticCredentials],
     ) -> None:
+        self._scattered = first
         self._first = first
         self._then = then
 
     def __call__(self) -> internal.StaticCredentials:
         first, self._first = self._first, None
-        return _static(self._then() if first is None else first)
+        return _static(self._then()) if first is None else first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_FirstThen, (self._scattered, self._then))
 
 
 def s3_refreshable_credentials(
@@ -336,7 +358,8 @@ def s3_refreshable_credentials(
 ) -> S3Credentials.Refreshable:
     """Keys from `get_credentials`, which is called again before they expire.
 
-    With `scatter_initial_credentials` the function is called now and its result used first.
+    With `scatter_initial_credentials` the function is called now and its result used first, also by
+    processes that get the storage in a pickle, which then has these keys in it as plain text.
     """
     current = get_credentials() if scatter_initial_credentials else None
     return S3Credentials.Refreshable(get_credentials, current)

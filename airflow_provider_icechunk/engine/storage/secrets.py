@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Never
+from typing import Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 
 class Secret:
-    """Text that prints as asterisks and cannot be pickled.
+    """Text that prints as asterisks and cannot be pickled, unless its owner allowed that.
 
     Only `reveal` returns the text; call it where it is passed to the library that needs it.
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("_text", "_travels")
 
-    def __init__(self, text: str | Secret) -> None:
+    def __init__(self, text: str | Secret, *, travels: bool = False) -> None:
         self._text: str = text._text if isinstance(text, Secret) else text
+        self._travels: bool = travels or (isinstance(text, Secret) and text._travels)
 
     def reveal(self) -> str:
         """The text itself."""
@@ -43,8 +44,19 @@ class Secret:
     def __deepcopy__(self, memo: object) -> Secret:
         return self
 
-    def __reduce__(self) -> Never:
-        raise TypeError("secrets cannot be pickled: let the other process get its own credentials")
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._travels:
+            raise TypeError(
+                "secrets cannot be pickled: let the other process find its own credentials "
+                "(from_env, or get_credentials with a function that can be imported there), or "
+                "allow it with allow_pickling_credentials=True, which puts the keys into the "
+                "pickle as plain text"
+            )
+        return (_revived, (self._text,))
+
+
+def _revived(text: str) -> Secret:
+    return Secret(text, travels=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +98,20 @@ def static_credentials(
     session_token: str | Secret | None = None,
     *,
     expires_after: datetime | None = None,
+    travels: bool = False,
 ) -> StaticCredentials:
-    """A fixed key pair; plain text is wrapped as `Secret`."""
+    """A fixed key pair; plain text is wrapped as `Secret`.
+
+    :param travels: whether the keys may be pickled, as plain text.
+    """
     if not access_key_id:
         raise InvalidInputError("the access key id is empty: set one, or use anonymous access")
     if expires_after is not None and expires_after.tzinfo is None:
         raise InvalidInputError("expires_after has no time zone: pass a time in UTC")
     return StaticCredentials(
         access_key_id,
-        Secret(secret_access_key),
-        None if session_token is None else Secret(session_token),
+        Secret(secret_access_key, travels=travels),
+        None if session_token is None else Secret(session_token, travels=travels),
         expires_after,
     )
 

@@ -27,6 +27,10 @@ class Tuning:
     metadata_storage_class: str | None = None
     chunks_storage_class: str | None = None
     multipart_threshold: int | None = None
+    connect_timeout: float | None = None
+    """Seconds."""
+    read_timeout: float | None = None
+    user_agent: str | None = None
     chunks_prefix: str | None = None
     """Prefix of the repository's chunks, which have a separate storage class."""
     only_defaults: bool = False

@@ -33,6 +33,7 @@ from airflow_provider_icechunk.engine.storage.credentials import (
     AnyS3Credential,
     AuthorizeMapping,
     Credentials,
+    NoCredential,
     storage_credentials,
 )
 from airflow_provider_icechunk.engine.storage.credentials import S3Credentials as PublicS3
@@ -172,8 +173,8 @@ class Grants:
             if container.prefix.covers(location):
                 return container
         raise VirtualAccessDeniedError(
-            f"no virtual chunk container is declared for {shown(str(location))}. Declare one with "
-            "RepositoryConfig.set_virtual_chunk_container; declared are: "
+            f"no virtual chunk container is declared for {shown(str(location))}. To declare one, "
+            "edit the repository configuration with `set_virtual_chunk_container`; declared are: "
             + (", ".join(sorted(c.url_prefix for c in self.containers)) or "none")
         )
 
@@ -364,7 +365,7 @@ def _is_plain(endpoint: str | None) -> bool:
 
 
 def _no_credentials(container: Container, credential: object) -> None:
-    if credential is not None:
+    if not (credential is None or isinstance(credential, NoCredential)):
         raise _mismatch(container, credential, "None, as this kind of store takes no credentials")
 
 

@@ -76,7 +76,7 @@ def parse_location(url: str) -> Location:
     """Parse `url`; `VirtualAccessDeniedError` if it is ambiguous."""
     parts = _URL.fullmatch(url) if len(url) <= _MAX_LOCATION else None
     if parts is None:
-        raise _refused(url, "it is not an absolute URL like s3://bucket/key")
+        raise _refused(url, "error parsing it as an absolute URL like s3://bucket/key")
     scheme = parts[1].lower()
     if scheme not in _SCHEMES:
         raise _refused(url, f"{scheme}:// is not supported")
@@ -86,8 +86,14 @@ def parse_location(url: str) -> Location:
     return Location(scheme, host, port, _path(url, scheme, parts[3] or "/"))
 
 
+def has_known_scheme(url: str) -> bool:
+    """Whether it is no URL at all, or one of a scheme that a container can have."""
+    parts = _URL.fullmatch(url)
+    return parts is None or parts[1].lower() in _SCHEMES
+
+
 def _refused(url: str, why: str) -> VirtualAccessDeniedError:
-    return VirtualAccessDeniedError(f"the virtual chunk location {shown(url)} is refused: {why}")
+    return VirtualAccessDeniedError(f"invalid chunk location {shown(url)}: {why}")
 
 
 def _authority(url: str, scheme: str, text: str) -> tuple[str, int | None]:

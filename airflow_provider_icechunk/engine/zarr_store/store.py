@@ -35,6 +35,7 @@ from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from airflow_provider_icechunk.engine.virtual.locations import (
     VirtualChunkSpec,
     checksum_of,
+    has_known_scheme,
     parse_location,
     reference_of,
 )
@@ -480,7 +481,8 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         if not len(refs):
             return None
         for location in refs.locations():
-            parse_location(location)
+            if not validate or has_known_scheme(location):
+                parse_location(location)
         path = array_path if array_path.startswith("/") else f"/{array_path}"
         failed: Coordinates = []
         if validate:

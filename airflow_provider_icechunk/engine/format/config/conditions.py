@@ -270,6 +270,7 @@ AnyDimCondition = (
     | ManifestSplitDimCondition.Any
 )
 DimSplitSize = int
+ManifestSplitValues = dict[AnyDimCondition, DimSplitSize]
 SplitSizes = tuple[
     tuple[ManifestSplitCondition, tuple[tuple[AnyDimCondition, DimSplitSize], ...]], ...
 ]

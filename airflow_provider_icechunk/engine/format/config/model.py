@@ -176,7 +176,7 @@ class StorageConcurrencySettings(Settings):
 
 @dataclass(slots=True, repr=False)
 class StorageTimeoutSettings(Settings):
-    """How long a request may take. Kept, but not used: timeouts belong to the storage."""
+    """How long a request may take; those of operations are kept, but not used."""
 
     connect_timeout_ms: int | None = field(default=None, metadata=whole(U32))
     read_timeout_ms: int | None = field(default=None, metadata=whole(U32))

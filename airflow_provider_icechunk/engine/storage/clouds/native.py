@@ -13,7 +13,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 
-from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.storage.base import (
     Bounded,
     ByteRange,
@@ -32,7 +31,6 @@ SLOW = MIB
 ONCE: dict[str, Any] = {"max_retries": 0}
 """For requests whose repetition is decided here."""
 
-_AGENT = f"airflow-provider-icechunk/{__version__}"
 _IDLE = timedelta(seconds=20)
 """How long a connection is kept: less than stores and the balancers before them keep it."""
 _NO_LIMIT = timedelta(days=1)
@@ -55,7 +53,7 @@ def client_options(settings: BucketSettings, *, large: bool) -> dict[str, Any]:
         "timeout": _NO_LIMIT,
         "pool_idle_timeout": _IDLE,
         "pool_max_idle_per_host": str(settings.concurrency),
-        "user_agent": _AGENT,
+        "user_agent": settings.user_agent,
     }
 
 

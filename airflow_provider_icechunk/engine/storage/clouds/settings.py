@@ -8,6 +8,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.attribution import AGENT
 from airflow_provider_icechunk.engine.storage.base import check_bucket_name, check_key
 from airflow_provider_icechunk.engine.storage.tuning import Tuning
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
@@ -44,6 +45,10 @@ class BucketSettings:
     retry: Backoff = field(default_factory=Backoff)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers for every request; the native client does not sign them."""
+    read_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    write_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further headers of requests that read, and of those that write or delete."""
+    user_agent: str = AGENT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prefix", self.prefix.strip("/"))
@@ -81,6 +86,9 @@ class BucketSettings:
             "chunks_storage_class": tuning.chunks_storage_class,
             "chunks_prefix": tuning.chunks_prefix,
             "multipart_threshold": tuning.multipart_threshold,
+            "connect_timeout": tuning.connect_timeout,
+            "read_timeout": tuning.read_timeout,
+            "user_agent": tuning.user_agent,
         }
         changes = _changes(self, chosen, tuning.only_defaults)
         if retry:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _UNLIMITED = timedelta(hours=1)
+_MOMENT = timedelta(seconds=5)
+_READS = ("GET", "HEAD")
 _ANY_REGION = "us-east-1"
 """The region that stores without regions expect."""
 _TALKATIVE = ("botocore.auth", "botocore.endpoint")
@@ -80,7 +82,10 @@ class Connection:
 
     def _objects(self, root: str, region: str | None = None) -> NativeObjects | None:
         # Executors of Spark may lack the native client, which this package cannot take along.
-        if find_spec("obstore") is None or self._settings.verifies_reads or not is_direct(root):
+        settings = self._settings
+        # The native client signs no headers of callers, and AWS refuses some that are unsigned.
+        by_client = settings.verifies_reads or settings.read_headers or settings.write_headers
+        if find_spec("obstore") is None or by_client or not is_direct(root):
             return None
         region = region or self._settings.region or _ANY_REGION
         return NativeObjects(self._settings, self._session, root=root, region=region)
@@ -109,13 +114,16 @@ def _client(settings: S3Settings, session: Session) -> S3Client:
     headers = dict(settings.headers)
     if settings.requester_pays:
         headers["x-amz-request-payer"] = "requester"
-    if headers:
-        client.meta.events.register("before-sign.s3", partial(_add, headers))
+    reads, writes = {**headers, **settings.read_headers}, {**headers, **settings.write_headers}
+    if reads or writes:
+        client.meta.events.register("before-sign.s3", partial(_add, reads, writes))
     return client
 
 
-def _add(headers: Mapping[str, str], request: AWSRequest, **_: object) -> None:
-    for name, value in headers.items():
+def _add(
+    reads: Mapping[str, str], writes: Mapping[str, str], request: AWSRequest, **_: object
+) -> None:
+    for name, value in (reads if request.method in _READS else writes).items():
         request.headers[name] = value
 
 
@@ -133,6 +141,7 @@ def _config(settings: S3Settings) -> Config:
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
         tcp_keepalive=True,
+        user_agent_extra=settings.user_agent,
         request_checksum_calculation=checksums,
         response_checksum_validation=checksums,
         s3={"addressing_style": "path" if settings.force_path_style else "auto"},
@@ -169,7 +178,9 @@ class _Refreshable(CredentialProvider):
 
 
 def _metadata(fetched: StaticCredentials) -> dict[str, str | None]:
-    expires = fetched.expires_after or datetime.now(UTC) + _UNLIMITED
+    now = datetime.now(UTC)
+    # What says that it has expired is good for the request that it was fetched for.
+    expires = max(fetched.expires_after or now + _UNLIMITED, now + _MOMENT)
     return {
         "access_key": fetched.access_key_id,
         "secret_key": fetched.secret_access_key.reveal(),
