@@ -177,6 +177,7 @@ if TYPE_CHECKING:
         coverage,
     )
     from airflow_provider_icechunk.engine.ingest.apply import refer_to_files
+    from airflow_provider_icechunk.engine.ingest.kerchunk import refer_to_kerchunk
     from airflow_provider_icechunk.engine.maintenance.collect import Collection
     from airflow_provider_icechunk.engine.maintenance.collect_plan import (
         CollectionPlan,
@@ -392,6 +393,7 @@ __all__ = [
     "r2_storage",
     "redirect_storage",
     "refer_to_files",
+    "refer_to_kerchunk",
     "revert",
     "s3_anonymous_credentials",
     "s3_credentials",
@@ -586,6 +588,7 @@ _LATE = {
     "VerifyReport": "airflow_provider_icechunk.engine.maintenance.findings",
     "CopyProgress": "airflow_provider_icechunk.engine.pipelines.copying",
     "CopyResult": "airflow_provider_icechunk.engine.pipelines.copying",
+    "refer_to_kerchunk": "airflow_provider_icechunk.engine.ingest.kerchunk",
     "refer_to_files": "airflow_provider_icechunk.engine.ingest.apply",
     "revert": "airflow_provider_icechunk.engine.pipelines.revert",
     "ArrayCut": "airflow_provider_icechunk.engine.pipelines.window",

@@ -66,8 +66,8 @@ def test_a_commit_tells_its_bytes_and_its_rebases(generation: str) -> None:
     second = late.commit("one chunk", rebase_with=ConflictDetector())
     found = read_written(made, [first, second]).bytes
     assert found == {first: 8 * 512 * 4, second: 512 * 4}
-    assert made.lookup_snapshot(second).metadata["commit_rebases"] == 1
-    assert "commit_rebases" not in made.lookup_snapshot(first).metadata
+    assert made.lookup_snapshot(second).metadata["__icechunk"] == {"rebase_attempts": 1}
+    assert "__icechunk" not in made.lookup_snapshot(first).metadata
 
 
 def test_the_history_shows_rebases_and_bytes(ask: Ask) -> None:
@@ -136,9 +136,9 @@ def test_texts_of_a_hostile_commit_count_nothing(tmp_path: Path) -> None:
     made = Repository.create(in_memory_storage())
     session = made.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(2,), dtype="i4")[:] = np.arange(2)
-    identity = session.commit("lies", metadata={"commit_rebases": "many"})
+    identity = session.commit("lies", metadata={"__icechunk": {"rebase_attempts": "many"}})
     from airflow_provider_icechunk.engine.objects.line import read_rebases
 
     assert read_rebases(made.lookup_snapshot(identity).metadata) == 0
-    assert read_rebases({"commit_rebases": 1 << 40}) == 0
+    assert read_rebases({"__icechunk": {"rebase_attempts": 1 << 40}}) == 0
     assert read_rebases({"commit_line": ["older release"]}) == 1

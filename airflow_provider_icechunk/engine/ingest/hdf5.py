@@ -206,7 +206,7 @@ def _variable(dataset: Any, named: Mapping[int, str]) -> FileVariable:
     fill = np.asarray(dataset.fillvalue, dataset.dtype).tobytes().hex() if known else ""
     attributes = attributes_of(dataset)
     if known:
-        attributes = _for_xarray(attributes, dataset.dtype)
+        attributes = for_xarray(attributes, dataset.dtype)
     return FileVariable(
         dtype=dataset.dtype.str if known else str(dataset.dtype),
         shape=shape,
@@ -325,7 +325,7 @@ def _plain(value: Any) -> Json:
 _SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
-def _for_xarray(attributes: dict[str, Json], dtype: np.dtype[Any]) -> dict[str, Json]:
+def for_xarray(attributes: dict[str, Json], dtype: np.dtype[Any]) -> dict[str, Json]:
     """Fill values in the spelling that Xarray gives them in Zarr."""
     found = dict(attributes)
     if found.get("missing_value") == "NaN":

@@ -7,7 +7,7 @@ a hint what to read ahead, never what to believe: the history is what the parent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id, parse_id
@@ -17,23 +17,26 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 LINE_KEY = "commit_line"
 """Snapshot metadata under which a commit keeps the ids of commits below its parent, newest first"""
 LONGEST_LINE = 24
-REBASES_KEY = "commit_rebases"
-"""Snapshot metadata: how often the commit was moved over commits of others before it landed."""
+OFFICIAL_KEY = "__icechunk"
+"""Snapshot metadata that the official library writes, and so does this one: how often the commit
+was moved over commits of others before it landed, as `rebase_attempts`."""
+_REBASES = "rebase_attempts"
 
 
 def with_line(
     metadata: Metadata, line: Iterable[SnapshotId], generation: Generation, rebases: int = 0
 ) -> dict[str, object]:
     """Metadata of a commit with its own line and count, never with those of another one."""
-    kept = {key: value for key, value in metadata.items() if key not in (LINE_KEY, REBASES_KEY)}
+    kept = {key: value for key, value in metadata.items() if key not in (LINE_KEY, OFFICIAL_KEY)}
     texts = [format_id(generation, one) for one in line][:LONGEST_LINE]
-    counted = {REBASES_KEY: rebases} if rebases else {}
+    counted = {OFFICIAL_KEY: {_REBASES: rebases}} if rebases else {}
     return {**kept, **counted, LINE_KEY: texts} if texts else {**kept, **counted}
 
 
 def read_rebases(metadata: Metadata) -> int:
     """How often a commit was moved; one that has only a line was moved at least once."""
-    value = metadata.get(REBASES_KEY)
+    official = metadata.get(OFFICIAL_KEY)
+    value = official.get(_REBASES) if isinstance(official, Mapping) else None
     if type(value) is int and 0 < value < 1 << 31:
         return value
     return 1 if isinstance(metadata.get(LINE_KEY), list | tuple) else 0
