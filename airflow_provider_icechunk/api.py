@@ -520,6 +520,11 @@ def user_agent() -> str:
     return AGENT
 
 
+def _all_error_kinds() -> list[str]:
+    """The official codes, under the name that the official tests know."""
+    return [kind.value for kind in ErrorKind]
+
+
 def initialize_logs() -> None:
     """Print log lines as `ICECHUNK_LOG` says; done when this module is imported."""
     if logs.VARIABLE in os.environ:

@@ -272,30 +272,28 @@ def _variables(suite: Suite, sources: Path, *, official: bool) -> dict[str, str]
 
 
 def _outcomes(report: Path) -> Iterator[tuple[str, str]]:
+    """By file, class and function; cases by number, since their ids show values of a library."""
+    numbers: Counter[str] = Counter()
     for case in ET.parse(report).iter("testcase"):
         wrong = next((one for one in case if one.tag in {"failure", "error"}), None)
-        name = f"{case.get('classname')}::{case.get('name')}"
+        owner = str(case.get("classname")).rpartition("tests.")[2]
+        function, bracket, _ = str(case.get("name")).partition("[")
+        name = f"{owner}::{function}"
+        numbers[name] += 1
+        name += f"[{numbers[name]}]" if bracket else ""
         if wrong is not None:
             yield name, (wrong.get("message") or "failed").splitlines()[0]
         elif case.find("skipped") is None:
             yield name, "passed"
 
 
-def causes(name: str) -> dict[str, str]:
-    """Patterns for the tests of a suite that may fail, and why they do."""
-    stored: dict[str, dict[str, list[str]]] = json.loads(CAUSES.read_text())
-    return {
-        pattern: cause for cause, patterns in stored.get(name, {}).items() for pattern in patterns
-    }
-
-
-def by_cause(name: str, failed: Mapping[str, str]) -> dict[str, list[str]]:
+def by_cause(failed: Mapping[str, str]) -> dict[str, list[str]]:
     """Failed tests by cause; those without one under an empty text."""
-    known = causes(name)
+    stored: dict[str, list[str]] = json.loads(CAUSES.read_text())
+    known = {test: cause for cause, tests in stored.items() for test in tests}
     grouped: dict[str, list[str]] = {}
     for test in failed:
-        found = next((cause for one, cause in known.items() if re.fullmatch(one, test)), "")
-        grouped.setdefault(found, []).append(test)
+        grouped.setdefault(known.get(test.partition("[")[0], ""), []).append(test)
     return grouped
 
 
@@ -310,9 +308,9 @@ def main() -> int:
         found = compare(name)
         counts[name] = {"official": len(found.passed_officially), "here": len(found.passed_here)}
         print(json.dumps({name: counts[name]}))
-        for cause, tests in by_cause(name, found.failed).items():
+        for cause, tests in by_cause(found.failed).items():
             print(f"{len(tests):5} {cause or 'WITHOUT A CAUSE'}")
-        unknown = by_cause(name, found.failed).get("", [])
+        unknown = by_cause(found.failed).get("", [])
         for test, count in Counter(one.split("[")[0] for one in unknown).items():
             wrong = next(text for one, text in found.failed.items() if one.startswith(test))
             print(f"      {test} ({count}): {wrong[:200]}")

@@ -10,6 +10,8 @@ only thing of it that is taken over.
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from airflow_provider_icechunk import api
@@ -32,11 +34,11 @@ _ROOMS = (
     "virtual",
     "xarray",
 )
+# The official module `dask` imports it, and programs rely on that.
+with suppress(ImportError):
+    import_module("dask.array")
+
 _GENERATION = int(os.environ.get("ICECHUNK_GENERATION", "1"))
-
-
-def _all_error_kinds() -> list[str]:
-    return [kind.value for kind in api.ErrorKind]
 
 
 def _in_generation(create: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +59,6 @@ class LatencyStorage:
 
 api.LatencyStorage = LatencyStorage
 api.__version__ = os.environ.get("ICECHUNK_VERSION", "2.3.0")
-api._all_error_kinds = _all_error_kinds
 api.__path__ = [os.environ["ICECHUNK_TESTING"]] if "ICECHUNK_TESTING" in os.environ else []
 sys.modules["icechunk"] = api
 for _room in _ROOMS:
