@@ -31,10 +31,15 @@ SCHEDULES = 300
 WITHIN = 10_000
 """Schedules in which each planted bug has to be found."""
 AN_HOUR = 3_600
-QUICK = {"no_token", "blind_update", "lost_is_moved", "lost_fragment", "same_ids"}
-"""Bugs that are looked for in every run of the tests; the others in the long form."""
 DOCS = Path(__file__).parents[2] / "docs"
 GUARANTEES = DOCS / "guarantees.md"
+TABLE = {
+    what: int(seed.replace(",", ""))
+    for what, seed in re.findall(
+        r"^\| ([a-z].*?) \| (\d[\d,]*) \|$", GUARANTEES.read_text(), re.MULTILINE
+    )
+}
+"""The planted bugs and the first schedule that finds each."""
 PAGE = DOCS / "simulation.md"
 
 
@@ -98,25 +103,30 @@ def test_a_seed_gives_the_same_schedule_in_every_process() -> None:
     assert len(told) == 1
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(what, marks=[] if plant.__name__ in QUICK else [pytest.mark.long])
-        for what, plant in BUGS.items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("what", BUGS)
 @pytest.mark.timeout(3_600)
 def test_a_planted_bug_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[what](monkeypatch)
     found = first_found(WITHIN)
     print(f"| {what} | {found} |")
-    assert found is not None
+    assert found == TABLE[what]
+
+
+@pytest.mark.parametrize("what", BUGS)
+def test_the_schedule_in_the_guarantees_finds_its_planted_bug(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = TABLE[what]
+    assert seed < WITHIN
+    simulate(seed)
+    BUGS[what](monkeypatch)
+    with pytest.raises(SimulationError):
+        simulate(seed)
 
 
 def test_the_table_in_the_guarantees_has_every_planted_bug() -> None:
-    rows = re.findall(r"^\| ([a-z].*?) \| (\d[\d,]*) \|", GUARANTEES.read_text(), re.MULTILINE)
-    assert [what for what, _ in rows] == list(BUGS)
-    assert all(int(found.replace(",", "")) < WITHIN for _, found in rows)
+    assert list(TABLE) == list(BUGS)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -13,21 +13,26 @@ from airflow_provider_icechunk.engine import leases
 from airflow_provider_icechunk.engine.commit import commit as committing
 from airflow_provider_icechunk.engine.commit import conflicts, writer
 from airflow_provider_icechunk.engine.commit.rebase import Draft
+from airflow_provider_icechunk.engine.format.legacy.alpha.codec import sequence_file
 from airflow_provider_icechunk.engine.format.model import Snapshot
+from airflow_provider_icechunk.engine.format.names import MAIN
 from airflow_provider_icechunk.engine.history import versions
 from airflow_provider_icechunk.engine.maintenance import collect, expire
 from airflow_provider_icechunk.engine.maintenance.collect_plan import CollectionPlan
 from airflow_provider_icechunk.engine.maintenance.reachable import Loader
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.refs.base import Behind, Trust
+from airflow_provider_icechunk.engine.refs.legacy.numbered import NumberedBranches
 from airflow_provider_icechunk.engine.refs.v1 import V1Refs
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.base import (
     Anything,
     Fetched,
     Lost,
     Version,
     Written,
+    resolve,
 )
 from airflow_provider_icechunk.engine.storage.memory import _holds
 from airflow_provider_icechunk.engine.tree.changes import ChangeSet
@@ -92,6 +97,16 @@ def blind_create(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Trust, "create", lambda self: Anything())
 
 
+@bug("a numbered file of a branch is written over", known=False)
+def blind_number(patch: pytest.MonkeyPatch) -> None:
+    def add(self: Any, name: str, number: int, document: bytes) -> bool:
+        key = self.prefix(name) + sequence_file(number)
+        self.storage.put(key, document, expect=Anything())
+        return True
+
+    patch.setattr(NumberedBranches, "_add", add)
+
+
 @bug("a branch counts as moved although the write lost its race")
 def lost_is_moved(patch: pytest.MonkeyPatch) -> None:
     swapped = V1Refs._swapped
@@ -106,6 +121,11 @@ def lost_is_moved(patch: pytest.MonkeyPatch) -> None:
 @bug("a write without an answer counts as done", known=False)
 def guessed_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "resolve_lost_put", lambda *_: Written(Version("guessed")))
+
+
+@bug("a write without an answer counts as a lost race", known=False)
+def guessed_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "resolve_lost_put", lambda *_: Lost())
 
 
 @bug("a write of unknown outcome counts as a lost race", known=False)
@@ -181,6 +201,17 @@ def no_tags(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(collect, "read_roots", lambda *args: replace(read(*args), tags={}))
 
 
+@bug("a collection forgets every branch but main")
+def main_only(patch: pytest.MonkeyPatch) -> None:
+    read = collect.read_roots
+
+    def roots(*args: Any) -> Any:
+        found = read(*args)
+        return replace(found, branches={MAIN: found.branches[MAIN]})
+
+    patch.setattr(collect, "read_roots", roots)
+
+
 @bug("a collection ignores leases")
 def no_leases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(collect, "read_leases", lambda *_: leases.Leases())
@@ -235,6 +266,20 @@ def half_listing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessStorage, "scan", first_page)
 
 
+@bug("a range of an object is read from its beginning", known=False)
+def wrong_range(patch: pytest.MonkeyPatch) -> None:
+    get = ProcessStorage.get
+
+    def shifted(self: Any, key: str, byte_range: Any = None) -> Any:
+        found = get(self, key)
+        if found is None or byte_range is None:
+            return found
+        start, stop = resolve(byte_range, len(found.data))
+        return replace(found, data=found.data[: stop - start])
+
+    patch.setattr(ProcessStorage, "get", shifted)
+
+
 @bug("a body that ends early is taken for a whole one")
 def half_body(patch: pytest.MonkeyPatch) -> None:
     get = ProcessStorage.get
@@ -264,6 +309,12 @@ def early_fragment(patch: pytest.MonkeyPatch) -> None:
             patch_flush.flush = flush
 
     patch.setattr(ForkSession, "fragment", early)
+
+
+@bug("the changes of one fork are left out")
+def lost_fork(patch: pytest.MonkeyPatch) -> None:
+    merge = Session.merge
+    patch.setattr(Session, "merge", lambda self, *forks: merge(self, *forks[:1]))
 
 
 @bug("the fragment of one worker is left out")
@@ -303,6 +354,21 @@ def greedy_expiry(patch: pytest.MonkeyPatch) -> None:
         return make(core, replace(policy, older_than=policy.older_than + timedelta(hours=60)))
 
     patch.setattr(expire, "make_expiration_plan", plan)
+
+
+@bug("an earlier read of a branch is not made again")
+def stale_branch(patch: pytest.MonkeyPatch) -> None:
+    read, known = V1Refs.branch, dict[tuple[Any, str], Any]()
+
+    def branch(self: Any, name: str) -> Any:
+        machine = getattr(self.storage, "_machine", None)
+        if machine is None:
+            return read(self, name)
+        if (machine, name) not in known:
+            known[machine, name] = read(self, name)
+        return known[machine, name]
+
+    patch.setattr(V1Refs, "branch", branch)
 
 
 @bug("a conditional write looks first and writes later")

@@ -67,7 +67,7 @@ class Actor:
         self._act = act
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._is_over = False
-        self._before = self._paused = 0
+        self._before = self._paused = self._ended = 0
         self.error: BaseException | None = None
 
     def _run(self) -> None:
@@ -92,6 +92,7 @@ class Actor:
         self._gate.let(math.inf)
         self._thread.join(_PATIENCE)
         assert not self._thread.is_alive()
+        self._ended = len(self._gate.calls)
 
     def next_pause(self, other: Actor) -> int | None:
         """After how many calls to pause next for a schedule that is not equivalent to this one.
@@ -99,8 +100,9 @@ class Actor:
         This actor was paused, the other went on to its end, then this one did. A call that touches
         nothing which the other touched after its own pause may as well have come before.
         """
-        theirs = other._gate.calls[other._paused :]
-        for number, call in enumerate(self._gate.calls[self._paused :], self._paused):
+        theirs = other._gate.calls[other._paused : other._ended]
+        ours = self._gate.calls[self._paused : self._ended]
+        for number, call in enumerate(ours, self._paused):
             if any(_clash(call, one) for one in theirs):
                 return number - self._before + 1
         return None
