@@ -14,129 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine import logs
-from airflow_provider_icechunk.engine.commit.conflicts import (
-    BasicConflictSolver,
-    Conflict,
-    ConflictDetector,
-    ConflictSolver,
-    ConflictType,
-    VersionSelection,
-)
-from airflow_provider_icechunk.engine.commit.merge import MergeSolver
-from airflow_provider_icechunk.engine.concurrency import add_async_twins
-from airflow_provider_icechunk.engine.datasets.dataset import (
-    Coordinate,
-    Growing,
-    IcechunkDataset,
-    Placement,
-    Variable,
-)
-from airflow_provider_icechunk.engine.format.config.conditions import ManifestSplitValues
-from airflow_provider_icechunk.engine.format.config.model import (
-    CachingConfig,
-    CompressionAlgorithm,
-    CompressionConfig,
-    ManifestConfig,
-    ManifestPreloadCondition,
-    ManifestPreloadConfig,
-    ManifestSplitCondition,
-    ManifestSplitDimCondition,
-    ManifestSplittingConfig,
-    ManifestVirtualChunkLocationCompressionConfig,
-    ObjectStoreConfig,
-    RepositoryConfig,
-    RepoUpdateRetryConfig,
-    S3Options,
-    StorageConcurrencySettings,
-    StorageRetriesSettings,
-    StorageSettings,
-    StorageTimeoutSettings,
-    VirtualChunkContainer,
-)
-from airflow_provider_icechunk.engine.format.config.stores import (
-    AnyObjectStoreConfig,
-    ChecksumAlgorithm,
-    gcs_store,
-    http_store,
-    local_filesystem_store,
-    s3_store,
-)
-from airflow_provider_icechunk.engine.format.generation import SpecVersion
-from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
-from airflow_provider_icechunk.engine.history.diff import Diff
-from airflow_provider_icechunk.engine.history.graph import AncestryGraph
-from airflow_provider_icechunk.engine.history.operations import (
-    FeatureFlag,
-    RepoAvailability,
-    RepoStatus,
-    Update,
-    UpdateType,
-)
-from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
-from airflow_provider_icechunk.engine.repository import Repository
-from airflow_provider_icechunk.engine.retry import Backoff
-from airflow_provider_icechunk.engine.sessions.fork import ForkSession
-from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
-from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
-from airflow_provider_icechunk.engine.storage.attribution import AGENT, Attribution
 from airflow_provider_icechunk.engine.storage.base import Storage as AnyStorage
-from airflow_provider_icechunk.engine.storage.constructors import (
-    azure_storage,
-    gcs_storage,
-    hf_storage,
-    http_storage,
-    in_memory_storage,
-    local_filesystem_storage,
-    r2_storage,
-    redirect_storage,
-    s3_storage,
-    tigris_storage,
-)
-from airflow_provider_icechunk.engine.storage.credentials import (
-    AnyAzureCredential,
-    AnyAzureStaticCredential,
-    AnyCredential,
-    AnyGcsCredential,
-    AnyGcsStaticCredential,
-    AnyS3Credential,
-    AzureCredentials,
-    AzureStaticCredentials,
-    Credentials,
-    GcsBearerCredential,
-    GcsCredentials,
-    GcsStaticCredentials,
-    HttpAccess,
-    LocalFileSystemAccess,
-    S3Credentials,
-    S3StaticCredentials,
-    azure_credentials,
-    azure_from_env_credentials,
-    azure_static_credentials,
-    containers_credentials,
-    gcs_credentials,
-    gcs_from_env_credentials,
-    gcs_refreshable_credentials,
-    gcs_static_credentials,
-    s3_anonymous_credentials,
-    s3_credentials,
-    s3_from_env_credentials,
-    s3_refreshable_credentials,
-    s3_static_credentials,
-)
-from airflow_provider_icechunk.engine.storage.faces import OfficialStorage as Storage
-from airflow_provider_icechunk.engine.storage.faces import (
-    StorageObjectInfo,
-    s3_object_store_storage,
-)
-from airflow_provider_icechunk.engine.storage.location import StorageLocation
-from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
-from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
-from airflow_provider_icechunk.engine.workers.codec import (
-    Fragment,
-    decode_fragment,
-    encode_fragment,
-)
-from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.error_kinds import ErrorKind
 from airflow_provider_icechunk.exceptions import (
@@ -171,10 +49,67 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.commit.conflicts import (
+        BasicConflictSolver,
+        Conflict,
+        ConflictDetector,
+        ConflictSolver,
+        ConflictType,
+        VersionSelection,
+    )
+    from airflow_provider_icechunk.engine.commit.merge import MergeSolver
     from airflow_provider_icechunk.engine.datasets.coverage import (
         ArrayCoverage,
         Coverage,
         coverage,
+    )
+    from airflow_provider_icechunk.engine.datasets.dataset import (
+        Coordinate,
+        Growing,
+        IcechunkDataset,
+        Placement,
+        Variable,
+    )
+    from airflow_provider_icechunk.engine.format.config.conditions import ManifestSplitValues
+    from airflow_provider_icechunk.engine.format.config.model import (
+        CachingConfig,
+        CompressionAlgorithm,
+        CompressionConfig,
+        ManifestConfig,
+        ManifestPreloadCondition,
+        ManifestPreloadConfig,
+        ManifestSplitCondition,
+        ManifestSplitDimCondition,
+        ManifestSplittingConfig,
+        ManifestVirtualChunkLocationCompressionConfig,
+        ObjectStoreConfig,
+        RepositoryConfig,
+        RepoUpdateRetryConfig,
+        S3Options,
+        StorageConcurrencySettings,
+        StorageRetriesSettings,
+        StorageSettings,
+        StorageTimeoutSettings,
+        VirtualChunkContainer,
+    )
+    from airflow_provider_icechunk.engine.format.config.stores import (
+        AnyObjectStoreConfig,
+        ChecksumAlgorithm,
+        gcs_store,
+        http_store,
+        local_filesystem_store,
+        s3_store,
+    )
+    from airflow_provider_icechunk.engine.format.generation import SpecVersion
+    from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
+    from airflow_provider_icechunk.engine.history.diff import Diff
+    from airflow_provider_icechunk.engine.history.graph import AncestryGraph
+    from airflow_provider_icechunk.engine.history.operations import (
+        FeatureFlag,
+        RepoAvailability,
+        RepoStatus,
+        Update,
+        UpdateType,
     )
     from airflow_provider_icechunk.engine.ingest.apply import refer_to_files
     from airflow_provider_icechunk.engine.ingest.kerchunk import refer_to_kerchunk
@@ -213,10 +148,74 @@ if TYPE_CHECKING:
         MigrationResult,
         Step,
     )
+    from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
     from airflow_provider_icechunk.engine.pipelines.changes import declare, set_attributes
     from airflow_provider_icechunk.engine.pipelines.copying import CopyProgress, CopyResult
     from airflow_provider_icechunk.engine.pipelines.revert import revert
     from airflow_provider_icechunk.engine.pipelines.window import ArrayCut, DropPlan, drop_labels
+    from airflow_provider_icechunk.engine.repository import Repository
+    from airflow_provider_icechunk.engine.retry import Backoff
+    from airflow_provider_icechunk.engine.sessions.fork import ForkSession
+    from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
+    from airflow_provider_icechunk.engine.sessions.session import Session, SessionMode
+    from airflow_provider_icechunk.engine.storage.attribution import Attribution
+    from airflow_provider_icechunk.engine.storage.constructors import (
+        azure_storage,
+        gcs_storage,
+        hf_storage,
+        http_storage,
+        in_memory_storage,
+        local_filesystem_storage,
+        r2_storage,
+        redirect_storage,
+        s3_storage,
+        tigris_storage,
+    )
+    from airflow_provider_icechunk.engine.storage.credentials import (
+        AnyAzureCredential,
+        AnyAzureStaticCredential,
+        AnyCredential,
+        AnyGcsCredential,
+        AnyGcsStaticCredential,
+        AnyS3Credential,
+        AzureCredentials,
+        AzureStaticCredentials,
+        Credentials,
+        GcsBearerCredential,
+        GcsCredentials,
+        GcsStaticCredentials,
+        HttpAccess,
+        LocalFileSystemAccess,
+        S3Credentials,
+        S3StaticCredentials,
+        azure_credentials,
+        azure_from_env_credentials,
+        azure_static_credentials,
+        containers_credentials,
+        gcs_credentials,
+        gcs_from_env_credentials,
+        gcs_refreshable_credentials,
+        gcs_static_credentials,
+        s3_anonymous_credentials,
+        s3_credentials,
+        s3_from_env_credentials,
+        s3_refreshable_credentials,
+        s3_static_credentials,
+    )
+    from airflow_provider_icechunk.engine.storage.faces import (
+        Storage,
+        StorageObjectInfo,
+        s3_object_store_storage,
+    )
+    from airflow_provider_icechunk.engine.storage.location import StorageLocation
+    from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
+    from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
+    from airflow_provider_icechunk.engine.workers.codec import (
+        Fragment,
+        decode_fragment,
+        encode_fragment,
+    )
+    from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
     from airflow_provider_icechunk.engine.xarray_io.dask_writes import (
         extract_session,
         merge_sessions,
@@ -444,6 +443,7 @@ def migrate(
     :param progress: called with the progress of each step.
     """
     from airflow_provider_icechunk.engine.migration import run
+    from airflow_provider_icechunk.engine.repository import Repository
 
     return run.migrate(
         repository.core if isinstance(repository, Repository) else repository,
@@ -470,6 +470,7 @@ def upgrade_icechunk_repository(
     generation `1`. Snapshots are read one by one, so `prefetch_concurrency` has no effect.
     """
     from airflow_provider_icechunk.engine.migration.run import upgrade
+    from airflow_provider_icechunk.engine.repository import Repository
 
     del prefetch_concurrency
     return Repository(
@@ -498,6 +499,7 @@ def copy_repository(
     :param progress: called with how many objects were copied so far, and their bytes.
     """
     from airflow_provider_icechunk.engine.pipelines import copying
+    from airflow_provider_icechunk.engine.repository import Repository
 
     source = repository.storage if isinstance(repository, Repository) else repository
     return copying.copy_repository(
@@ -507,6 +509,8 @@ def copy_repository(
 
 def supported_spec_versions() -> list[SpecVersion]:
     """The numbered generations; the three older ones only have names."""
+    from airflow_provider_icechunk.engine.format.generation import SpecVersion
+
     return [SpecVersion.v2, SpecVersion.v1]
 
 
@@ -517,6 +521,8 @@ def spec_version() -> int:
 
 def user_agent() -> str:
     """What this package calls itself in requests."""
+    from airflow_provider_icechunk.engine.storage.attribution import AGENT
+
     return AGENT
 
 
@@ -563,50 +569,80 @@ def print_debug_info() -> None:
     print("\n".join(lines))  # noqa: T201 - printing is what it is for
 
 
-_LATE = {
-    "ArrayCoverage": "airflow_provider_icechunk.engine.datasets.coverage",
-    "Coverage": "airflow_provider_icechunk.engine.datasets.coverage",
-    "coverage": "airflow_provider_icechunk.engine.datasets.coverage",
-    "ChunkStorageStats": "airflow_provider_icechunk.engine.maintenance.measure",
-    "Code": "airflow_provider_icechunk.engine.maintenance.findings",
-    "Collection": "airflow_provider_icechunk.engine.maintenance.collect",
-    "CollectionPlan": "airflow_provider_icechunk.engine.maintenance.collect_plan",
-    "CommitMethod": "airflow_provider_icechunk.engine.maintenance.rewrite",
-    "CompactionResult": "airflow_provider_icechunk.engine.maintenance.compact",
-    "CompactionRules": "airflow_provider_icechunk.engine.maintenance.compact",
-    "Edit": "airflow_provider_icechunk.engine.maintenance.retention",
-    "ExpirationPlan": "airflow_provider_icechunk.engine.maintenance.retention",
-    "Finding": "airflow_provider_icechunk.engine.maintenance.findings",
-    "GCSummary": "airflow_provider_icechunk.engine.maintenance.collect_plan",
-    "IcechunkStore": "airflow_provider_icechunk.engine.zarr_store.store",
-    "Listener": "airflow_provider_icechunk.engine.migration.plan",
-    "Layer": "airflow_provider_icechunk.engine.maintenance.collect_plan",
-    "Measurement": "airflow_provider_icechunk.engine.maintenance.measure",
-    "MigrationProgress": "airflow_provider_icechunk.engine.migration.plan",
-    "MigrationResult": "airflow_provider_icechunk.engine.migration.plan",
-    "RefDecision": "airflow_provider_icechunk.engine.maintenance.retention",
-    "RetentionPolicy": "airflow_provider_icechunk.engine.maintenance.retention",
-    "Severity": "airflow_provider_icechunk.engine.maintenance.findings",
-    "Size": "airflow_provider_icechunk.engine.maintenance.measure",
-    "Step": "airflow_provider_icechunk.engine.migration.plan",
-    "Stored": "airflow_provider_icechunk.engine.maintenance.measure",
-    "VerifyReport": "airflow_provider_icechunk.engine.maintenance.findings",
-    "CopyProgress": "airflow_provider_icechunk.engine.pipelines.copying",
-    "CopyResult": "airflow_provider_icechunk.engine.pipelines.copying",
-    "refer_to_kerchunk": "airflow_provider_icechunk.engine.ingest.kerchunk",
-    "refer_to_files": "airflow_provider_icechunk.engine.ingest.apply",
-    "revert": "airflow_provider_icechunk.engine.pipelines.revert",
-    "ArrayCut": "airflow_provider_icechunk.engine.pipelines.window",
-    "DropPlan": "airflow_provider_icechunk.engine.pipelines.window",
-    "declare": "airflow_provider_icechunk.engine.pipelines.changes",
-    "drop_labels": "airflow_provider_icechunk.engine.pipelines.window",
-    "set_attributes": "airflow_provider_icechunk.engine.pipelines.changes",
-    "extract_session": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
-    "merge_sessions": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
-    "session_merge_reduction": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
-    "store_dask": "airflow_provider_icechunk.engine.xarray_io.dask_writes",
-    "to_icechunk": "airflow_provider_icechunk.engine.xarray_io.datasets",
+_HOMES = {
+    "engine.commit.conflicts": (
+        "BasicConflictSolver Conflict ConflictDetector ConflictSolver ConflictType VersionSelection"
+    ),
+    "engine.commit.merge": "MergeSolver",
+    "engine.datasets.coverage": "ArrayCoverage Coverage coverage",
+    "engine.datasets.dataset": "Coordinate Growing IcechunkDataset Placement Variable",
+    "engine.format.config.conditions": "ManifestSplitValues",
+    "engine.format.config.model": (
+        "CachingConfig CompressionAlgorithm CompressionConfig ManifestConfig "
+        "ManifestPreloadCondition ManifestPreloadConfig ManifestSplitCondition "
+        "ManifestSplitDimCondition ManifestSplittingConfig "
+        "ManifestVirtualChunkLocationCompressionConfig ObjectStoreConfig RepositoryConfig "
+        "RepoUpdateRetryConfig S3Options StorageConcurrencySettings StorageRetriesSettings "
+        "StorageSettings StorageTimeoutSettings VirtualChunkContainer"
+    ),
+    "engine.format.config.stores": (
+        "AnyObjectStoreConfig ChecksumAlgorithm gcs_store http_store local_filesystem_store "
+        "s3_store"
+    ),
+    "engine.format.generation": "SpecVersion",
+    "engine.history.ancestry": "ManifestFileInfo SnapshotInfo",
+    "engine.history.diff": "Diff",
+    "engine.history.graph": "AncestryGraph",
+    "engine.history.operations": "FeatureFlag RepoAvailability RepoStatus Update UpdateType",
+    "engine.ingest.apply": "refer_to_files",
+    "engine.ingest.kerchunk": "refer_to_kerchunk",
+    "engine.maintenance.collect": "Collection",
+    "engine.maintenance.collect_plan": "CollectionPlan GCSummary Layer",
+    "engine.maintenance.compact": "CompactionResult CompactionRules",
+    "engine.maintenance.findings": "Code Finding Severity VerifyReport",
+    "engine.maintenance.measure": "ChunkStorageStats Measurement Size Stored",
+    "engine.maintenance.retention": "Edit ExpirationPlan RefDecision RetentionPolicy",
+    "engine.maintenance.rewrite": "CommitMethod",
+    "engine.migration.plan": "Listener MigrationProgress MigrationResult Step",
+    "engine.objects.chunk_writer": "Packing",
+    "engine.pipelines.changes": "declare set_attributes",
+    "engine.pipelines.copying": "CopyProgress CopyResult",
+    "engine.pipelines.revert": "revert",
+    "engine.pipelines.window": "ArrayCut DropPlan drop_labels",
+    "engine.repository": "Repository",
+    "engine.retry": "Backoff",
+    "engine.sessions.fork": "ForkSession",
+    "engine.sessions.rearrange": "RearrangeSession",
+    "engine.sessions.session": "Session SessionMode",
+    "engine.storage.attribution": "Attribution",
+    "engine.storage.constructors": (
+        "azure_storage gcs_storage hf_storage http_storage in_memory_storage "
+        "local_filesystem_storage r2_storage redirect_storage s3_storage tigris_storage"
+    ),
+    "engine.storage.credentials": (
+        "AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential "
+        "AnyGcsStaticCredential AnyS3Credential AzureCredentials AzureStaticCredentials "
+        "Credentials GcsBearerCredential GcsCredentials GcsStaticCredentials HttpAccess "
+        "LocalFileSystemAccess S3Credentials S3StaticCredentials azure_credentials "
+        "azure_from_env_credentials azure_static_credentials containers_credentials "
+        "gcs_credentials gcs_from_env_credentials gcs_refreshable_credentials "
+        "gcs_static_credentials s3_anonymous_credentials s3_credentials s3_from_env_credentials "
+        "s3_refreshable_credentials s3_static_credentials"
+    ),
+    "engine.storage.faces": "Storage StorageObjectInfo s3_object_store_storage",
+    "engine.storage.location": "StorageLocation",
+    "engine.tree.chunk_table": "ChunkType",
+    "engine.virtual.locations": "VirtualChunkSpec",
+    "engine.workers.codec": "Fragment decode_fragment encode_fragment",
+    "engine.workers.work_unit": "WorkUnit",
+    "engine.xarray_io.dask_writes": (
+        "extract_session merge_sessions session_merge_reduction store_dask"
+    ),
+    "engine.xarray_io.datasets": "to_icechunk",
+    "engine.zarr_store.store": "IcechunkStore",
 }
+"""Names by the module that has them."""
+_LATE = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 _ROOMS = frozenset(
@@ -631,9 +667,14 @@ _ROOMS = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    """Import rarely used names on demand: the store class loads Zarr."""
+    """Import a name when it is first used: together they take longer than most scripts."""
     if name in _LATE:
-        return getattr(import_module(_LATE[name]), name)
+        home = _LATE[name]
+        found = getattr(import_module(f"airflow_provider_icechunk.{home}"), name)
+        if home.startswith("engine.storage."):
+            _give_default_settings()
+        globals()[name] = found
+        return found
     if name in _ROOMS:
         return import_module(__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -643,79 +684,23 @@ def __dir__() -> list[str]:
     return __all__
 
 
-add_async_twins(
-    Repository,
-    (
-        "total_chunks_storage",
-        "rewrite_manifests",
-        "garbage_collect",
-        "expire_snapshots",
-        "chunk_storage_stats",
-        "create",
-        "create_branch",
-        "create_tag",
-        "delete_branch",
-        "delete_tag",
-        "diff",
-        "disabled_feature_flags",
-        "enabled_feature_flags",
-        "exists",
-        "feature_flags",
-        "fetch_config",
-        "get_metadata",
-        "get_status",
-        "ancestry_graph",
-        "fetch_spec_version",
-        "inspect_manifest",
-        "inspect_repo_info",
-        "inspect_snapshot",
-        "inspect_transaction_log",
-        "list_manifest_files",
-        "list_branches",
-        "list_tags",
-        "lookup_branch",
-        "lookup_snapshot",
-        "lookup_tag",
-        "open",
-        "open_or_create",
-        "readonly_session",
-        "rearrange_session",
-        "reopen",
-        "reset_branch",
-        "save_config",
-        "set_feature_flag",
-        "set_metadata",
-        "set_status",
-        "update_metadata",
-        "writable_session",
-    ),
-)
-add_async_twins(
-    Session,
-    (
-        "all_virtual_chunk_locations",
-        "amend",
-        "chunk_type",
-        "commit",
-        "flush",
-        "get_node_id",
-        "merge",
-        "move",
-        "rebase",
-    ),
-)
+def _give_default_settings() -> None:
+    """Complete the official face of storages: their room knows no configuration."""
+    from airflow_provider_icechunk.engine.storage.faces import Storage
+
+    Storage.default_settings = _default_settings  # type: ignore[attr-defined]
 
 
 def _default_settings(storage: Storage) -> StorageSettings:
     """The settings of a storage where a configuration chooses none."""
+    from airflow_provider_icechunk.engine.format.config import model
+
     del storage
-    return StorageSettings(
-        concurrency=StorageConcurrencySettings(),
-        retries=StorageRetriesSettings(),
-        timeouts=StorageTimeoutSettings(),
+    return model.StorageSettings(
+        concurrency=model.StorageConcurrencySettings(),
+        retries=model.StorageRetriesSettings(),
+        timeouts=model.StorageTimeoutSettings(),
     )
 
 
-# The storage room knows no configuration.
-Storage.default_settings = _default_settings  # type: ignore[attr-defined]
 initialize_logs()

@@ -93,6 +93,20 @@ def test_dir_shows_every_name_and_every_name_is_there(door: str) -> None:
         module.nothing_of_this_name  # noqa: B018
 
 
+def test_type_checkers_see_each_name_where_the_door_gets_it() -> None:
+    body = ast.parse(inspect.getsource(api)).body
+    shown = next(part.body for part in body if isinstance(part, ast.If))
+    seen = {
+        alias.asname or alias.name: f"{part.module}.{alias.name}"
+        for part in shown
+        if isinstance(part, ast.ImportFrom)
+        for alias in part.names
+    }
+    assert {name: f"{PACKAGE}.{home}.{name}" for name, home in api._LATE.items()} == {
+        name: home for name, home in seen.items() if name in api.__all__
+    }
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_every_type_in_a_public_signature_is_exported(door: str) -> None:
     exported = {*api.__all__, *DOORS[door].__all__}

@@ -74,6 +74,17 @@ def test_importing_the_airflow_layer_loads_no_costly_package(tmp_path: Path) -> 
     assert culprits(tmp_path, ["airflow.sdk"], names, COSTLY) == {}
 
 
+def test_the_door_loads_nothing_before_a_name_is_used(tmp_path: Path) -> None:
+    unwanted = [*COSTLY, "botocore", "obstore", "urllib3", "yaml"]
+    assert culprits(tmp_path, [], [f"{PACKAGE}.api"], unwanted) == {}
+
+
+def test_the_engine_loads_clients_only_when_it_connects(tmp_path: Path) -> None:
+    names = [f"{PACKAGE}.engine.repository", f"{PACKAGE}.engine.storage.constructors"]
+    clients = ["boto3", "botocore", "obstore", "pyspark", "urllib3", "zarr"]
+    assert culprits(tmp_path, [], names, clients) == {}
+
+
 def test_importing_the_engine_loads_no_airflow(tmp_path: Path) -> None:
     names = modules(core=True)
     assert {f"{PACKAGE}.engine.format", f"{PACKAGE}.engine.repository"} <= set(names)

@@ -31,7 +31,7 @@ from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 from . import opening
-from .concurrency import in_thread
+from .concurrency import add_async_twins, in_thread
 from .core import Authorization, Core, follow
 from .logs import logger
 from .opening import detect_generation
@@ -748,3 +748,19 @@ def _attributed(storage: Storage, attribution: Attribution | None) -> Storage:
 
 def _with_settings(storage: Storage, settings: StorageSettings | None) -> Storage:
     return storage if settings is None else follow(storage, RepositoryConfig(storage=settings))
+
+
+add_async_twins(
+    Repository,
+    (
+        *("ancestry_graph", "chunk_storage_stats", "create", "create_branch", "create_tag"),
+        *("delete_branch", "delete_tag", "diff", "disabled_feature_flags", "enabled_feature_flags"),
+        *("exists", "expire_snapshots", "feature_flags", "fetch_config", "fetch_spec_version"),
+        *("garbage_collect", "get_metadata", "get_status", "inspect_manifest"),
+        *("inspect_repo_info", "inspect_snapshot", "inspect_transaction_log", "list_branches"),
+        *("list_manifest_files", "list_tags", "lookup_branch", "lookup_snapshot", "lookup_tag"),
+        *("open", "open_or_create", "readonly_session", "rearrange_session", "reopen"),
+        *("reset_branch", "rewrite_manifests", "save_config", "set_feature_flag", "set_metadata"),
+        *("set_status", "total_chunks_storage", "update_metadata", "writable_session"),
+    ),
+)

@@ -19,6 +19,7 @@ from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.commit.merge import ChunkCells
 from airflow_provider_icechunk.engine.commit.rebase import Draft, Replaces
 from airflow_provider_icechunk.engine.commit.records import as_box
+from airflow_provider_icechunk.engine.concurrency import add_async_twins
 from airflow_provider_icechunk.engine.core import Authorization, Core
 from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
@@ -468,3 +469,12 @@ def _warn_of_lost_work(arrays: Sequence[str], forks: int) -> None:
         "for example `store.session`, and merge what came back, `session.merge(*returned)`",
         stacklevel=3,
     )
+
+
+add_async_twins(
+    Session,
+    (
+        *("all_virtual_chunk_locations", "amend", "chunk_type", "commit", "flush"),
+        *("get_node_id", "merge", "move", "rebase"),
+    ),
+)

@@ -136,6 +136,10 @@ class OfficialStorage(Shown, _Protocol):
         return http_storage(base_url, **options, **_given({"headers": headers}))
 
 
+Storage = OfficialStorage
+"""Its name in the public API."""
+
+
 def s3_object_store_storage(**options: Any) -> _Protocol:
     """The same as `s3_storage`: there is one client for S3."""
     from .constructors import s3_storage

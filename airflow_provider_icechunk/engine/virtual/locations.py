@@ -20,7 +20,7 @@ from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, L
 from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.exceptions import InvalidInputError, VirtualAccessDeniedError
 
-from .guarded import is_private_address
+from .addresses import is_private_address
 
 BY_NAME = "vcc"
 """Scheme of locations that name a container instead of a host."""

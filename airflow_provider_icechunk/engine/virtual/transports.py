@@ -12,9 +12,6 @@ from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-import urllib3
-from urllib3.exceptions import HTTPError
-
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Unfinished, reported_length
@@ -28,10 +25,11 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from .grants import Grant, S3Access
-from .guarded import guard, guard_client
 from .locations import Location, parse_location
 
+# urllib3 is imported by what connects: most repositories have no virtual chunks.
 if TYPE_CHECKING:
+    import urllib3
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import GetObjectRequestTypeDef
 
@@ -157,6 +155,10 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/(\*|[0-9]{1,20})
 
 def http_pool(*, guarded: bool = False) -> urllib3.PoolManager:
     """Connections without automatic retries and redirects."""
+    import urllib3
+
+    from .guarded import guard
+
     pool = urllib3.PoolManager(
         num_pools=50, maxsize=64, retries=False, timeout=urllib3.Timeout(connect=10.0, read=60.0)
     )
@@ -206,6 +208,8 @@ def _ask(
     pool: urllib3.PoolManager, location: Location, headers: dict[str, str], retry: Backoff
 ) -> _HttpReply | str:
     """The response, or the target of its redirect."""
+    from urllib3.exceptions import HTTPError
+
     for last in retry.attempts():
         try:
             response = pool.request(
@@ -308,6 +312,8 @@ def s3_client(access: S3Access, bucket: str) -> S3Client:
         )
         client = make_client(settings)
         if access.guarded:
+            from .guarded import guard_client
+
             guard_client(
                 client,
                 connect=settings.connect_timeout,

@@ -27,7 +27,7 @@ from airflow_provider_icechunk.engine.format.config.stores import (
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.credentials import s3_anonymous_credentials
 from airflow_provider_icechunk.engine.virtual import guarded
-from airflow_provider_icechunk.engine.virtual.guarded import is_private_address
+from airflow_provider_icechunk.engine.virtual.addresses import is_private_address
 from airflow_provider_icechunk.engine.virtual.reader import NetworkTransport, VirtualReader
 from airflow_provider_icechunk.engine.virtual.transports import http_pool
 from airflow_provider_icechunk.exceptions import VirtualAccessDeniedError, VirtualChunkError
