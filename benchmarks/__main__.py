@@ -27,7 +27,7 @@ from benchmarks.model import (
     Measurement,
 )
 from benchmarks.proxy import proxy
-from benchmarks.runner import ROOT, Plan, RunError, Runner, plan
+from benchmarks.runner import ROOT, Hours, Plan, RunError, Runner, plan
 from benchmarks.workloads import ALL
 from tools.seaweedfs import Account, seaweedfs
 
@@ -35,7 +35,13 @@ from tools.seaweedfs import Account, seaweedfs
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args(arguments)
-    planned = plan(ALL, quick=options.quick, rounds=options.rounds, only=options.only)
+    planned = plan(
+        ALL,
+        quick=options.quick,
+        rounds=options.rounds,
+        only=options.only,
+        thorough=options.thorough,
+    )
     # Starting Spark alone would take half of the time that the quick form has.
     on_spark = spark_report.wanted(options.only) and (bool(options.only) or not options.quick)
     if not planned and not on_spark:
@@ -43,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"No workload is called {' or '.join(options.only)}; there are: {names}")
         return 2
     begin = time.monotonic()
-    measurements, runner = _measure(planned, options.folder, options.profile)
+    measurements, runner = _measure(planned, options)
     _print_goals(measurements)
     spark = _measure_spark(options) if on_spark else None
     for text in report.uneven(runner.versions):
@@ -65,10 +71,19 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="one size of each, once, without Spark"
     )
     parser.add_argument(
+        "--thorough", action="store_true", help="three sizes, three to nine rounds: hours"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=18.0,
+        help="how long rounds are added, without Spark (18); each size is measured at least once",
+    )
+    parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="workloads with NAME in theirs"
     )
     parser.add_argument(
-        "--rounds", type=int, help="how often each is measured (3, brief ones up to 9; quick: 1)"
+        "--rounds", type=int, help="how often each is measured (as time allows, 1 to 5)"
     )
     parser.add_argument(
         "--results",
@@ -82,9 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure(
-    planned: list[Plan], folder: Path | None, profiles: Path | None
-) -> tuple[list[Measurement], Runner]:
+def _measure(planned: list[Plan], options: argparse.Namespace) -> tuple[list[Measurement], Runner]:
+    profiles = options.profile
     interpreters = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR), sys.executable)
     missing = {}
     second = second_python()
@@ -100,7 +114,7 @@ def _measure(
         root = Path(
             stack.enter_context(
                 tempfile.TemporaryDirectory(
-                    prefix="icechunk-bench-", dir=folder, ignore_cleanup_errors=True
+                    prefix="icechunk-bench-", dir=options.folder, ignore_cleanup_errors=True
                 )
             )
         )
@@ -119,16 +133,17 @@ def _measure(
             None if profiles is None else profiles.absolute(),
             far,
         )
+        hours = Hours.of(planned, options.minutes)
         for one in planned:
-            measurements += _one(runner, one)
+            measurements += _one(runner, one, hours)
     return measurements, runner
 
 
-def _one(runner: Runner, planned: Plan) -> list[Measurement]:
+def _one(runner: Runner, planned: Plan, hours: Hours) -> list[Measurement]:
     print(f"\n{planned.workload.name}: {planned.workload.titled(planned.sizes[-1])}", flush=True)
     found: list[Measurement] = []
     try:
-        runner.run(planned, found.append)
+        runner.run(planned, found.append, hours)
     except RunError as error:
         # One broken workload must not cost the results of the others.
         print(error, file=sys.stderr, flush=True)
@@ -145,7 +160,8 @@ def _print_goals(measurements: list[Measurement]) -> None:
 def _measure_spark(options: argparse.Namespace) -> spark_report.SparkFigures | None:
     print("\nspark: array writes on Spark", flush=True)
     with tempfile.TemporaryDirectory(prefix="icechunk-bench-", dir=options.folder) as folder:
-        found = spark_report.measure(Path(folder), quick=options.quick, rounds=options.rounds)
+        rounds = options.rounds or (None if options.thorough or options.quick else 1)
+        found = spark_report.measure(Path(folder), quick=options.quick, rounds=rounds)
     if isinstance(found, str):
         print(found, file=sys.stderr, flush=True)
         return None

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,25 +34,65 @@ class Plan:
     rounds: int
     most: int = 0
     """How many rounds there are if all of them are brief: noise is a large part of those."""
+    by_the_clock: bool = False
+    """Whether further rounds are made while there is time for them."""
 
 
 def plan(
-    workloads: Sequence[Workload], *, quick: bool, rounds: int | None, only: Sequence[str] = ()
+    workloads: Sequence[Workload],
+    *,
+    quick: bool,
+    rounds: int | None,
+    only: Sequence[str] = (),
+    thorough: bool = False,
 ) -> list[Plan]:
-    """What a run measures: everything at three sizes, or one size once.
+    """What a run measures: everything at two sizes, or one size once.
 
-    Unless `rounds` says how often: three times, and brief ones that need no new preparation nine
-    times.
+    Unless `rounds` says how often: once, and up to five times while there is time. A thorough run
+    has three sizes and three rounds, and nine of brief workloads that need no new preparation.
     """
     chosen = [w for w in workloads if not only or any(name in w.name for name in only)]
     if quick:
         return [
             Plan(workload, (workload.sizes[workload.quick],), rounds or 1) for workload in chosen
         ]
+    if thorough:
+        most = 0 if rounds else 9
+        return [
+            Plan(workload, workload.sizes, rounds or 3, most if workload.repeatable else 0)
+            for workload in chosen
+        ]
     return [
-        Plan(workload, workload.sizes, rounds or 3, 9 if workload.repeatable and not rounds else 0)
+        Plan(
+            workload,
+            tuple(sorted({workload.sizes[workload.quick], workload.sizes[-1]})),
+            rounds or 1,
+            0 if rounds else 5,
+            by_the_clock=not rounds,
+        )
         for workload in chosen
     ]
+
+
+@dataclass(slots=True)
+class Hours:
+    """Shares the time of a run among the sizes that are left."""
+
+    ends: float
+    sizes: int
+    clock: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def of(cls, planned: Sequence[Plan], minutes: float) -> Hours:
+        """From now on."""
+        return cls(time.monotonic() + 60 * minutes, sum(len(one.sizes) for one in planned))
+
+    def share(self) -> float:
+        """Until when the next size may be measured."""
+        now = self.clock()
+        until = now + max(0.0, self.ends - now) / max(1, self.sizes)
+        self.sizes -= 1
+        return until
 
 
 @dataclass(slots=True)
@@ -69,15 +110,19 @@ class Runner:
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def run(self, planned: Plan, tell: Callable[[Measurement], None]) -> list[Measurement]:
+    def run(
+        self, planned: Plan, tell: Callable[[Measurement], None], hours: Hours | None = None
+    ) -> list[Measurement]:
         """All measurements of one workload."""
         found: list[Measurement] = []
         for size in planned.sizes:
             turns = _Turns(self, planned.workload, size)
+            until = hours.share() if planned.by_the_clock and hours is not None else None
             try:
                 brief = True
                 for number in range(max(planned.rounds, planned.most)):
-                    if number >= planned.rounds and not brief:
+                    enough = not brief if until is None else time.monotonic() > until
+                    if number >= planned.rounds and enough:
                         break
                     for contender in rotated(planned.workload.contenders, number):
                         found.append(turns.take(contender))

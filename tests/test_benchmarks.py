@@ -23,7 +23,7 @@ from benchmarks.model import (
     Measurement,
     Workload,
 )
-from benchmarks.runner import Plan, RunError, Runner, plan, rotated
+from benchmarks.runner import Hours, Plan, RunError, Runner, plan, rotated
 from benchmarks.workloads import ALL, named
 
 TINY = {
@@ -130,11 +130,29 @@ def test_the_quick_form_measures_everything_once_at_one_size() -> None:
     )
 
 
-def test_the_whole_form_measures_three_growing_sizes() -> None:
-    for one in plan(ALL, quick=False, rounds=None):
+def test_the_thorough_form_measures_three_growing_sizes() -> None:
+    for one in plan(ALL, quick=False, rounds=None, thorough=True):
         assert len(one.sizes) == 3
         assert list(one.sizes) == sorted(set(one.sizes))
         assert one.rounds >= 3
+        assert not one.by_the_clock
+
+
+def test_the_usual_form_measures_the_quick_size_and_the_largest_while_there_is_time() -> None:
+    for one in plan(ALL, quick=False, rounds=None):
+        assert one.sizes[-1] == one.workload.sizes[-1]
+        assert set(one.sizes) == {one.workload.sizes[one.workload.quick], one.sizes[-1]}
+        assert (one.rounds, one.most, one.by_the_clock) == (1, 5, True)
+
+
+def test_time_is_shared_among_the_sizes_that_are_left() -> None:
+    clock = iter([0.0, 0.0, 50.0, 150.0])
+    hours = Hours(ends=100.0, sizes=4, clock=lambda: next(clock))
+
+    shares = [hours.share() for _ in range(4)]
+
+    # The second one begins at once, the third late, and for the last there is nothing left.
+    assert shares == [25.0, pytest.approx(100 / 3), 75.0, 150.0]
 
 
 def test_only_chooses_by_name() -> None:

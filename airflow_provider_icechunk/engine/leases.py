@@ -31,7 +31,13 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from airflow_provider_icechunk.engine.refs.base import Behind, Trust
-from airflow_provider_icechunk.engine.storage.base import Anything, Listed, Storage, Written
+from airflow_provider_icechunk.engine.storage.base import (
+    Anything,
+    Fetched,
+    Listed,
+    Storage,
+    Written,
+)
 from airflow_provider_icechunk.exceptions import (
     FormatError,
     Kind,
@@ -145,10 +151,17 @@ def read_cutoff(storage: Storage) -> int:
     return 0 if found is None else _decode(found.data)
 
 
-def write_cutoff(storage: Storage, trust: Trust, before: int) -> None:
-    """Record that objects stored before a time may be collected. The record never goes back."""
+def write_cutoff(
+    storage: Storage, trust: Trust, before: int, known: tuple[Fetched | None] | None = None
+) -> None:
+    """Record that objects stored before a time may be collected. The record never goes back.
+
+    :param known: what was read of the record. A condition notices if it has changed since.
+    """
     for _ in _AGAIN.attempts():
-        found = storage.get(CUTOFF)
+        usable = known is not None and trust is Trust.CONDITIONS
+        found = known[0] if known is not None and usable else storage.get(CUTOFF)
+        known = None
         if found is not None and _decode(found.data) >= before:
             return
         expect = trust.create() if found is None else trust.update(found.version)

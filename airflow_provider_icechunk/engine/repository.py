@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -575,10 +575,35 @@ class Repository(Shown, RepositoryTwins):
         return Collection(self._core)
 
     def collect(
-        self, older_than: datetime, *, minimum_age: timedelta | None = None, dry_run: bool = False
+        self,
+        older_than: datetime,
+        *,
+        minimum_age: timedelta | None = None,
+        dry_run: bool = False,
+        released: ExpirationPlan | Iterable[str] | None = None,
     ) -> GCSummary:
-        """Delete what nothing reaches and was stored before a time, as `garbage_collect` does."""
-        return self.garbage_collect(older_than, minimum_age=minimum_age, dry_run=dry_run)
+        """Delete what nothing reaches and was stored before a time, as `garbage_collect` does.
+
+        :param released: what an expiration did, or ids of snapshots that left the history. Only
+            they and what they refer to are considered, with the same care, and none of the
+            large folders is listed. Leftovers of failed writers stay for a whole collection.
+        """
+        from airflow_provider_icechunk.engine.maintenance.collect import collect
+        from airflow_provider_icechunk.engine.maintenance.retention import ExpirationPlan
+
+        if isinstance(released, ExpirationPlan):
+            chosen = released.leaving
+        else:
+            chosen = frozenset(
+                versions.parse_snapshot_id(self._core, one) for one in released or ()
+            )
+        return collect(
+            self._core,
+            older_than,
+            minimum_age=minimum_age,
+            dry_run=dry_run,
+            released=None if released is None else chosen,
+        )
 
     def garbage_collect(
         self,

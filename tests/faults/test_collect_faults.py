@@ -25,7 +25,7 @@ from support.maintenance import (
 
 from airflow_provider_icechunk.engine.leases import DELETING
 from airflow_provider_icechunk.engine.maintenance.collect import Collection
-from airflow_provider_icechunk.engine.maintenance.collect_plan import Layer
+from airflow_provider_icechunk.engine.maintenance.collect_plan import RANKS, Layer
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
@@ -340,7 +340,8 @@ def test_a_failed_delete_stops_the_layers_below_and_the_summary_is_exact(layer: 
     refusing = Refusing(storage, f"{layer.value}/", every=2)
     summary = Repository.open(refusing).garbage_collect(clock.now)
     gone = before.keys() - storage.objects.keys()
-    later = list(Layer)[list(Layer).index(layer) + 1 :]
+    rank = next(number for number, rank in enumerate(RANKS) if layer in rank)
+    later = [one for rank in RANKS[rank + 1 :] for one in rank]
     assert not [key for key in gone if key.startswith(tuple(f"{one.value}/" for one in later))]
     assert summary.stopped_at is layer
     assert not summary.complete

@@ -2,10 +2,10 @@
 
 The order of reads protects writers: objects are listed before references are read, so anything
 committed meanwhile is either not in the listing or found to be in use. Only the store's clock
-decides about age. References are read again before every layer, and what they reach by then is
-removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to one
-of them appears, it is restored before anything it refers to is deleted, by this collection or, if
-it dies, by the next one (`recovery`).
+decides about age. References are read again before layers are deleted, and what they reach by then
+is removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to
+one of them appears, it is restored before anything it refers to is deleted, by this collection or,
+if it dies, by the next one (`recovery`).
 
 Uncommitted work is protected by its age and, if it takes longer, by a lease (`engine.leases`): the
 cut-off is stored and leases are read before anything is deleted. A flushed or staged snapshot that
@@ -20,10 +20,12 @@ referred to without it.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+
+import numpy as np
 
 from airflow_provider_icechunk.engine.concurrency import Background, together
 from airflow_provider_icechunk.engine.core import Core
@@ -32,6 +34,7 @@ from airflow_provider_icechunk.engine.format.file_marks import file_content_type
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
 from airflow_provider_icechunk.engine.leases import (
     CLOCKS_DIFFER,
+    CUTOFF,
     PREFIX,
     read_leases,
     write_cutoff,
@@ -39,12 +42,13 @@ from airflow_provider_icechunk.engine.leases import (
 from airflow_provider_icechunk.engine.opening import check_newest
 from airflow_provider_icechunk.engine.refs.base import Register, Trust
 from airflow_provider_icechunk.engine.retry import at_once
-from airflow_provider_icechunk.engine.storage.base import Deleted, Listed, Put
+from airflow_provider_icechunk.engine.storage.base import Deleted, Fetched, Listed, Put
 from airflow_provider_icechunk.engine.world import from_micros, to_micros
 from airflow_provider_icechunk.exceptions import Kind, MaintenanceError, StorageError
 
 from .collect_plan import (
     OBJECTS,
+    RANKS,
     CollectionPlan,
     GCSummary,
     Layer,
@@ -61,17 +65,23 @@ from .listing import (
     abandoned_jobs,
     contains,
     list_folder,
+    of_bytes,
     remove_unfinished,
     unfinished_files,
     whole,
 )
 from .reachable import Loader, MemoryLimits, Reachable, Roots, read_roots
 from .recovery import UnfinishedDeletions, read_files, store_files
+from .released import objects_of
 
 _SNAPSHOTS_AT_ONCE = 10_000
 """All snapshots are listed again after each batch."""
 _KEYS_AT_ONCE = 20_000
 """Deletes per call; a storage runs them concurrently and waits for the disk once per call."""
+_ONE_LOOK = 1000
+"""Keys that may be deleted between two reads of the references: what one request can."""
+_FEW, _SMALL = 64, 4 << 20
+"""As many manifests, of so many bytes together, are read before it is known which are in use."""
 _SPARE_BYTES = 64 << 20
 _LOOKS = at_once(20)
 
@@ -87,8 +97,10 @@ class Collection:
         self._stored: Listing | None = None
         """Snapshot files, if they were just listed."""
         self._old: frozenset[SnapshotId] = frozenset()
-        self._fresh = False
-        """Whether references were read since the last delete, and nothing else was done."""
+        self._unseen: int | None = None
+        """How many keys were deleted since references were read; `None`: read them first."""
+        self._cutoff: tuple[Fetched | None] | None = None
+        """The stored cut-off, once it was read."""
         self._unfinished = UnfinishedDeletions({}, ())
         self._ending: list[Background[Deleted]] = []
 
@@ -109,28 +121,64 @@ class Collection:
         before = start.before
         everything = dict(zip(OBJECTS, listings, strict=True))
         self._stored = everything[Layer.SNAPSHOTS]
+        manifests = everything[Layer.MANIFESTS]
+        if len(manifests) > _FEW or manifests.total_bytes > _SMALL:
+            manifests = manifests.part(0, 0)
         listed = {layer: one.take(one.created < before) for layer, one in everything.items()}
         left = abandoned_jobs(jobs, before, start.lapsed)
         unfinished = unfinished_files(storage, before)
         self._old = frozenset(SnapshotId(one) for one in whole(listed[Layer.SNAPSHOTS].ids))
         # Before anything is deleted they are read again.
-        self._refresh(looks=1)
+        self._refresh(looks=1, manifests=whole(manifests.ids))
         self._spare_young(before)
         return start.plan(listed, left, unfinished).without(self._live)
 
+    def make_plan_for(
+        self,
+        released: frozenset[SnapshotId],
+        older_than: datetime,
+        *,
+        minimum_age: timedelta | None = None,
+    ) -> CollectionPlan:
+        """Consider only these snapshots and what they refer to. Lists no folder but theirs.
+
+        What is in use is determined as in `make_plan`.
+        """
+        start, self._stored = together(
+            lambda: self._begin(older_than, minimum_age), self._list_snapshots
+        )
+        assert isinstance(start, _Start)
+        before, stored = start.before, self._stored
+        assert isinstance(stored, Listing)
+        old = stored.take(stored.created < before)
+        self._old = frozenset(SnapshotId(one) for one in whole(old.ids))
+        self._refresh(looks=1)
+        self._spare_young(before)
+        loader = Loader(self._core.storage, self._core.refs)
+        doomed = old.take(contains(of_bytes(released), old.ids))
+        nothing = np.zeros(0, np.int64)
+        return start.plan(
+            objects_of(loader, doomed, self._live, before),
+            JobFiles((), nothing),
+            UnfinishedFiles((), nothing),
+        )
+
     def _list(self, layer: Layer, latest: int) -> Listing:
-        """Objects of a layer that the cut-off asked for allows to delete; all snapshots."""
+        """Objects that the cut-off asked for allows to delete; all snapshots and manifests."""
         storage, layout = self._core.storage, self._core.refs.layout
         prefix = prefix_of(layer, layout)
         if prefix is None:
             return Listing.empty("")
-        before = None if layer is Layer.SNAPSHOTS else latest
+        before = None if layer in (Layer.SNAPSHOTS, Layer.MANIFESTS) else latest
         return list_folder(storage, layout, prefix, before=before)
 
     def _begin(self, older_than: datetime, minimum_age: timedelta | None) -> _Start:
         """The cut-off from the store's clock and the current leases."""
         storage = self._core.storage
-        now, found = together(storage.now, lambda: list(storage.scan(PREFIX)))
+        now, found, stored = together(
+            storage.now, lambda: list(storage.scan(PREFIX)), partial(storage.get, CUTOFF)
+        )
+        self._cutoff = (stored,)
         wanted = cutoff(older_than, minimum_age, now)
         if wanted > to_micros(now + CLOCKS_DIFFER):
             warnings.warn(
@@ -145,9 +193,9 @@ class Collection:
         return _Start(to_micros(now), leases.limit(wanted), older, leases.lapsed)
 
     def carry_out(self, plan: CollectionPlan) -> GCSummary:
-        """Delete as planned, layer by layer, except for what is now in use.
+        """Delete as planned, rank by rank, except for what is now in use.
 
-        Stops after a layer in which a delete failed; the summary says which keys and why. An
+        Stops after a rank in which a delete failed; the summary says which keys and why. An
         operations log gets an entry even if there is nothing to delete.
         """
         self._finish_others()
@@ -160,18 +208,18 @@ class Collection:
         kept, plan = together(partial(self._keep_first, plan), partial(self._announce, plan))
         assert isinstance(plan, CollectionPlan)
         summary = GCSummary(plan=plan)
-        for layer in Layer:
-            if not len(plan.layer(layer)):
+        for rank in RANKS:
+            if not any(len(plan.layer(layer)) for layer in rank):
                 continue
-            if not self._fresh:
+            if Layer.SNAPSHOTS not in rank and (self._unseen is None or self._unseen > _ONE_LOOK):
                 self._refresh()
-            self._fresh = False
+                self._unseen = 0
             plan = plan.without(self._live)
-            if layer is Layer.SNAPSHOTS:
+            if Layer.SNAPSHOTS in rank:
                 summary = self._delete_snapshots(plan, summary, kept)
-                self._fresh = True
+                self._unseen = 0
             else:
-                summary = self._delete_layer(plan.layer(layer), layer, summary)
+                summary = self._delete_rank(plan, rank, summary)
             if summary.stopped_at is not None:
                 break
         for ending in self._ending:
@@ -210,12 +258,23 @@ class Collection:
         trust = Trust.of(
             creates=settings.use_conditional_create, updates=settings.use_conditional_update
         )
-        write_cutoff(storage, trust, limit)
-        # Before references and snapshots: a writer moves its branch, and then ends its lease.
-        plan = plan.stored_before(read_leases(storage, plan.made_at).limit(plan.before))
-        self._stored, _ = together(self._list_snapshots, self._refresh)
+        write_cutoff(storage, trust, limit, self._cutoff)
+        self._cutoff = None
+
+        def leased() -> int:
+            return read_leases(storage, plan.made_at).limit(plan.before)
+
+        if len(plan.objects[Layer.SNAPSHOTS]):
+            # Enough for them, since they can be restored; there is another look before the others.
+            before, self._stored, _ = together(leased, self._list_snapshots, self._refresh)
+            self._unseen = None
+        else:
+            # Leases first: a writer moves its branch, and then ends its lease.
+            before = leased()
+            self._stored, _ = together(self._list_snapshots, self._refresh)
+            self._unseen = 0
+        plan = plan.stored_before(before)
         self._spare_young(plan.before)
-        self._fresh = True
         return plan.without(self._live)
 
     def _spare_young(self, before: int, spare: Mapping[SnapshotId, bytes] | None = None) -> None:
@@ -229,7 +288,11 @@ class Collection:
         return list_folder(self._core.storage, layout, layout.snapshots)
 
     def _refresh(
-        self, spare: Mapping[SnapshotId, bytes] | None = None, *, looks: int | None = None
+        self,
+        spare: Mapping[SnapshotId, bytes] | None = None,
+        *,
+        looks: int | None = None,
+        manifests: Sequence[bytes] = (),
     ) -> None:
         """Add what references reach now.
 
@@ -237,14 +300,17 @@ class Collection:
         a single read could miss both.
 
         :param looks: how often to read at most, for a look that nothing is deleted after.
+        :param manifests: those to read along with the references.
         """
         if self._roots is None:
             self._stored = self._stored or self._list_snapshots()
             ahead = partial(
-                self._live.walk.read_ahead, [SnapshotId(one) for one in whole(self._stored.ids)]
+                self._live.read_ahead,
+                [SnapshotId(one) for one in whole(self._stored.ids)],
+                manifests,
             )
         else:
-            ahead = partial(self._live.walk.read_ahead, [])
+            ahead = partial(self._live.read_ahead, [])
         _, _, first = together(
             partial(check_newest, self._core.storage, self._core.generation),
             ahead,
@@ -343,12 +409,20 @@ class Collection:
             )
             storage.settle()
 
-    def _delete_layer(
-        self, doomed: Listing | JobFiles, layer: Layer, summary: GCSummary
+    def _delete_rank(
+        self, plan: CollectionPlan, rank: Sequence[Layer], summary: GCSummary
     ) -> GCSummary:
-        for part in parts(doomed, most=_KEYS_AT_ONCE):
-            summary = _counted(summary, layer, self._delete(part))
+        doomed = [plan.layer(layer) for layer in rank]
+        for layer, outcomes in zip(
+            rank, together(*(partial(self._delete_layer, one) for one in doomed)), strict=True
+        ):
+            for outcome in outcomes:
+                summary = _counted(summary, layer, outcome)
+        self._unseen = sum(map(len, doomed)) + (self._unseen or 0)
         return summary
+
+    def _delete_layer(self, doomed: Listing | JobFiles) -> list[_Outcome]:
+        return [self._delete(part) for part in parts(doomed, most=_KEYS_AT_ONCE)]
 
     def _delete(self, part: Listing | JobFiles) -> _Outcome:
         """One call; if it fails as a whole, no delete is confirmed."""
@@ -415,10 +489,14 @@ def collect(
     minimum_age: timedelta | None = None,
     dry_run: bool = False,
     limits: MemoryLimits | None = None,
+    released: frozenset[SnapshotId] | None = None,
 ) -> GCSummary:
     """Plan a collection and, unless it is a dry run, carry it out."""
     collection = Collection(core, limits)
-    plan = collection.make_plan(older_than, minimum_age=minimum_age)
+    if released is None:
+        plan = collection.make_plan(older_than, minimum_age=minimum_age)
+    else:
+        plan = collection.make_plan_for(released, older_than, minimum_age=minimum_age)
     return as_if_done(plan) if dry_run else collection.carry_out(plan)
 
 
@@ -443,4 +521,8 @@ def _counted(summary: GCSummary, layer: Layer, outcome: _Outcome) -> GCSummary:
     summary = summary.deleted(layer, len(outcome.sizes), sum(outcome.sizes.values()))
     if not outcome.failed:
         return summary
-    return replace(summary, failed={**summary.failed, **outcome.failed}, stopped_at=layer)
+    return replace(
+        summary,
+        failed={**summary.failed, **outcome.failed},
+        stopped_at=summary.stopped_at or layer,
+    )

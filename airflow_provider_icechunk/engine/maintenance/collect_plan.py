@@ -37,6 +37,13 @@ class Layer(StrEnum):
     """Files left on a local file system by killed writers."""
 
 
+RANKS = (
+    (Layer.SNAPSHOTS,),
+    (Layer.TRANSACTIONS, Layer.MANIFESTS, Layer.ATTRIBUTES),
+    (Layer.CHUNKS, Layer.JOBS, Layer.UNFINISHED),
+)
+"""Layers that are deleted together: none of them refers to another one of its rank."""
+
 AnyDeletable = TypeVar("AnyDeletable", bound="Deletable")
 
 OBJECTS = (Layer.SNAPSHOTS, Layer.TRANSACTIONS, Layer.MANIFESTS, Layer.ATTRIBUTES, Layer.CHUNKS)
@@ -197,7 +204,7 @@ class GCSummary(Shown):
     failed: Mapping[str, str] = field(default_factory=dict)
     """Keys that could not be deleted, and why."""
     stopped_at: Layer | None = None
-    """The layer in which deletes failed; later layers were not started."""
+    """The first layer in which deletes failed; what it refers to was not touched."""
     dry_run: bool = False
     plan: CollectionPlan | None = field(default=None, repr=False, compare=False)
 
@@ -221,8 +228,8 @@ class GCSummary(Shown):
         """The kinds of objects that were not begun, because deletes before them failed."""
         if self.stopped_at is None:
             return []
-        layers = list(Layer)
-        later = layers[layers.index(self.stopped_at) + 1 :]
+        rank = next(number for number, rank in enumerate(RANKS) if self.stopped_at in rank)
+        later = [layer for rank in RANKS[rank + 1 :] for layer in rank]
         return [_PHASES[layer] for layer in later if layer in _PHASES]
 
     def shown_facts(self) -> Mapping[str, object]:

@@ -74,7 +74,7 @@ def _plan(core: Core, policy: RetentionPolicy) -> ExpirationPlan:
 def _plan_for_files(core: Core, policy: RetentionPolicy) -> ExpirationPlan:
     if not core.generation.tags_can_be_deleted:
         policy = replace(policy, delete_expired_tags=False)
-    walk = Walk(Loader(core.storage, core.refs))
+    walk = Walk(Loader(core.storage, core.refs, glancing=True))
     layout = core.refs.layout
 
     def read_ahead() -> None:

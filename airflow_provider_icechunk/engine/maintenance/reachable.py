@@ -18,8 +18,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.concurrency import run_all, together
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
+from airflow_provider_icechunk.engine.format.codec import Glancing
 from airflow_provider_icechunk.engine.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.engine.format.model import Manifest, Snapshot
 from airflow_provider_icechunk.engine.refs.base import Refs, Register
@@ -42,13 +43,19 @@ class Loader:
     refs: Refs
     spare: Mapping[SnapshotId, bytes] = field(default_factory=dict, repr=False)
     """Snapshot files that were just deleted and can still be restored."""
+    ahead: Mapping[SnapshotId, bytes] = field(default_factory=dict, repr=False)
+    """Snapshot files that were just read."""
+    glancing: bool = False
+    """Whether the headers of snapshots are enough: a walk then finds no manifests."""
 
     def snapshot(self, identity: SnapshotId) -> Snapshot:
         """A snapshot; in `alpha` its id differs from the requested one if its file is misnamed."""
         key = self.refs.layout.snapshot(identity)
         try:
-            found = self.storage.get(key)
-            data = self.spare.get(identity) if found is None else found.data
+            data = self.ahead.get(identity)
+            if data is None:
+                found = self.storage.get(key)
+                data = self.spare.get(identity) if found is None else found.data
             if data is None:
                 elsewhere = self.refs.relocate(identity)
                 if elsewhere is not None and elsewhere != identity:
@@ -57,12 +64,18 @@ class Loader:
                 found = None if elsewhere is None else self.storage.get(key)
                 data = None if found is None else found.data
             if data is not None:
-                return self.refs.codec.decode_snapshot(data, identity, where=key)
+                return self._decode(data, identity, key)
             raise NotFoundError(f"{key} does not exist", kind=Kind.SNAPSHOT_NOT_FOUND)
         except MaintenanceError:
             raise
         except IcechunkError as error:
             raise _unreadable("snapshot", key, self.storage, error) from error
+
+    def _decode(self, data: bytes, identity: SnapshotId, key: str) -> Snapshot:
+        codec = self.refs.codec
+        if self.glancing and isinstance(codec, Glancing):
+            return codec.glance_at_snapshot(data, identity, where=key)
+        return codec.decode_snapshot(data, identity, where=key)
 
     def manifest(self, identity: ManifestId) -> Manifest:
         """Read a manifest."""
@@ -85,6 +98,8 @@ def _unreadable(what: str, key: str, storage: Storage, error: IcechunkError) -> 
 
 
 _AT_ONCE = 16
+_FILES_AT_ONCE = 256
+_AHEAD_BYTES = 64 << 20
 _UNKNOWN_SIZE = 1 << 20
 _LARGEST = 1 << 62
 
@@ -173,6 +188,7 @@ class Walk:
         self._loader = loader
         self._at_once = max(1, min(at_once, _AT_ONCE))
         self._ahead: dict[SnapshotId, Visited] = {}
+        self._files: dict[SnapshotId, bytes] = {}
         self.links: dict[SnapshotId, Link] = {}
         """Snapshots by the id that refers to them."""
 
@@ -180,12 +196,26 @@ class Walk:
         """Read snapshots that are probably reachable, many at once.
 
         A history is a chain, so following it takes sequential requests. Unreadable ones are
-        skipped here: they matter only if they are reached.
+        skipped here: they matter only if they are reached. As many files as fit into memory wait
+        undecoded, since those of expired snapshots are not needed; of others only facts are kept.
         """
-        found = run_all(self._try, identities, at_once=self._at_once)
+        self._files, done, size = {}, 0, 0
+        layout = self._loader.refs.layout
+        while done < len(identities) and size < _AHEAD_BYTES:
+            some = identities[done : done + _FILES_AT_ONCE]
+            done += len(some)
+            try:
+                files = self._loader.storage.get_many([(layout.snapshot(i), None) for i in some])
+            except IcechunkError:
+                continue
+            there = {i: file.data for i, file in zip(some, files, strict=True) if file is not None}
+            self._files |= there
+            size += sum(map(len, there.values()))
+        left = identities[done:]
+        found = run_all(self._try, left, at_once=self._at_once)
         self._ahead = {
             identity: visited
-            for identity, visited in zip(identities, found, strict=True)
+            for identity, visited in zip(left, found, strict=True)
             if visited is not None
         }
 
@@ -196,7 +226,7 @@ class Walk:
 
         `spare` holds snapshot files that are no longer stored. On an error nothing is added.
         """
-        loader = self._loader if spare is None else replace(self._loader, spare=spare)
+        loader = replace(self._loader, spare=spare or self._loader.spare, ahead=self._files)
         new: dict[SnapshotId, Visited] = {}
         frontier = self._unknown(roots, new)
         while frontier:
@@ -206,7 +236,7 @@ class Walk:
             new.update(zip(frontier, found, strict=True))
             parents = (visited.link.parent for visited in found)
             frontier = self._unknown((one for one in parents if one is not None), new)
-        self._ahead = {}
+        self._ahead, self._files = {}, {}
         self.links |= {identity: visited.link for identity, visited in new.items()}
         return list(new.values())
 
@@ -233,7 +263,11 @@ class Walk:
 
 def _load(loader: Loader, identity: SnapshotId) -> Visited:
     snapshot = loader.snapshot(identity)
-    return visit(snapshot, loader.refs.parent(snapshot))
+    parent = loader.refs.parent(snapshot)
+    if loader.glancing:
+        link = Link(snapshot.id, parent, snapshot.flushed_at)
+        return Visited(link, NOTHING, np.zeros(0, np.int64), NOTHING)
+    return visit(snapshot, parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +296,17 @@ class Reachable:
         self._attributes = IdUnion()
         self._chunks = IdUnion()
         self._kept: set[SnapshotId] = set()
+        self._ahead: dict[bytes, Ids] = {}
+
+    def read_ahead(self, snapshots: Sequence[SnapshotId], manifests: Sequence[bytes] = ()) -> None:
+        """Read what is probably reachable, many at once; see `Walk.read_ahead`."""
+        _, found = together(
+            partial(self.walk.read_ahead, snapshots),
+            partial(run_all, self._try, manifests, at_once=self._limits.lanes),
+        )
+        self._ahead = {
+            one: chunks for one, chunks in zip(manifests, found, strict=True) if chunks is not None
+        }
 
     def extend(
         self, roots: Iterable[SnapshotId], spare: Mapping[SnapshotId, bytes] | None = None
@@ -318,8 +363,17 @@ class Reachable:
             for ids in run_all(chunks_of, wave, at_once=self._limits.lanes):
                 self._chunks.add(ids)
         self._manifests.add(of_bytes(sizes))
+        self._ahead = {}
+
+    def _try(self, identity: bytes) -> Ids | None:
+        try:
+            return chunk_ids(self._loader.manifest(ManifestId(identity)))
+        except MaintenanceError:
+            return None
 
     def _chunks_of(self, identity: bytes) -> Ids:
+        if identity in self._ahead:
+            return self._ahead[identity]
         return chunk_ids(self._loader.manifest(ManifestId(identity)))
 
     def _chunks_left(self, identity: bytes) -> Ids:
