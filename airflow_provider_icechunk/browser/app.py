@@ -86,6 +86,7 @@ class Desk:
     measuring: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MEASURERS))
 
 
+files = APIRouter()
 everybody = APIRouter()
 readers = APIRouter(prefix="/api/places/{connection_id}")
 
@@ -96,16 +97,19 @@ def build_app(
     *,
     host: Literal["airflow", "standalone"],
     for_all: Sequence[Dependency] = (),
+    for_files: Sequence[Dependency] | None = None,
     for_places: Sequence[Dependency] = (),
 ) -> FastAPI:
     """The application to serve or to mount.
 
-    :param for_all: dependencies that every route has, the files of the page included.
+    :param for_all: dependencies that every route has.
+    :param for_files: those of the page itself and its files, which hold no data, if others.
     :param for_places: dependencies of the routes that touch a place, which the path parameter
         `connection_id` names.
     """
     app = FastAPI(title="Icechunk browser", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.desk = Desk(Shelf(places), list_places, host)
+    app.include_router(files, dependencies=list(for_all if for_files is None else for_files))
     app.include_router(everybody, dependencies=list(for_all))
     app.include_router(readers, dependencies=[*for_all, *for_places])
     app.add_exception_handler(IcechunkError, _explain)
@@ -206,13 +210,13 @@ async def read_question(request: Request, connection_id: str, repository: Text) 
 Asked = Annotated[Question, Depends(read_question)]
 
 
-@everybody.get("/")
+@files.get("/")
 def page() -> FileResponse:
     """The page, for browsers that are not inside of Airflow's own."""
     return static_file("page.html")
 
 
-@everybody.get("/static/{name}")
+@files.get("/static/{name}")
 def static_file(name: str) -> FileResponse:
     """A file of the page."""
     if name not in FILES:
@@ -536,5 +540,7 @@ def schema() -> dict[str, Any]:
     from fastapi.openapi.utils import get_openapi
 
     return get_openapi(
-        title="Icechunk browser", version="1", routes=[*everybody.routes, *readers.routes]
+        title="Icechunk browser",
+        version="1",
+        routes=[*files.routes, *everybody.routes, *readers.routes],
     )

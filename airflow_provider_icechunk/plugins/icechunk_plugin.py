@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_icechunk.compat import has_react_apps
 from airflow_provider_icechunk.links.snapshot import PREFIX
 
 Scope = MutableMapping[str, Any]
@@ -36,12 +37,17 @@ class LatePages:
         await self._pages(scope, receive, send)
 
 
-_FILES = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/") + f"{PREFIX}/static"
+_BASE = urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")
+_FILES = f"{_BASE}{PREFIX}/static"
+
+
+def _is_on() -> bool:
+    return conf.getboolean("icechunk", "repository_pages", fallback=True)
 
 
 def _apps() -> list[dict[str, Any]]:
     """The browser in Airflow's navigation, and on runs and task instances what they wrote."""
-    if not conf.getboolean("icechunk", "repository_pages", fallback=True):
+    if not _is_on():
         return []
     bundle = {"name": "Icechunk", "bundle_url": f"{_FILES}/plugin.js"}
     icons = {"icon": f"{_FILES}/icon.svg", "icon_dark_mode": f"{_FILES}/icon-dark.svg"}
@@ -52,6 +58,13 @@ def _apps() -> list[dict[str, Any]]:
     ]
 
 
+def _menu() -> list[dict[str, Any]]:
+    """An entry in the navigation of Airflow 3.0, which has no pages of plugins."""
+    if has_react_apps() or not _is_on():
+        return []
+    return [{"name": "Icechunk", "category": "Browse", "href": f"{_BASE}{PREFIX}/"}]
+
+
 class IcechunkPlugin(AirflowPlugin):
     """The repository browser: history, differences, chunk maps and pictures. Read-only."""
 
@@ -60,3 +73,4 @@ class IcechunkPlugin(AirflowPlugin):
         {"app": LatePages(), "url_prefix": PREFIX, "name": "Icechunk"}
     ]
     react_apps = _apps()
+    appbuilder_menu_items = _menu()

@@ -25,7 +25,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse
 
 from airflow_provider_icechunk.browser.models import PlaceFacts, Upkeep
-from airflow_provider_icechunk.compat import AirflowNotFoundException
+from airflow_provider_icechunk.compat import AirflowNotFoundException, has_react_apps
 from airflow_provider_icechunk.exceptions import NotFoundError
 from airflow_provider_icechunk.hooks.connection import CONN_TYPE, build_storage
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
@@ -64,6 +64,9 @@ def build_pages() -> FastAPI:
         readable_connections,
         host="airflow",
         for_all=everybody,
+        # Before 3.1 the login is in the storage of Airflow's page, not in a cookie: the browser can
+        # send it with questions, but not when it opens a page.
+        for_files=None if has_react_apps() else everybody[:1],
         for_places=[Depends(requires_access_connection(method="GET"))],
     )
     app.include_router(old, dependencies=everybody)

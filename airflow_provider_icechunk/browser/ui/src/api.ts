@@ -6,14 +6,18 @@ export type Maker = { dag_id: string; run_id: string; task_id: string; map_index
 export type Touched = { arrays: number; groups: number; chunks: number; added: number; removed: number };
 export type Commit = {
   id: string; parent_id: string | null; written_at: string; message: string; branches: string[]; tags: string[];
-  maker: Maker | null; touched: Touched | null; metadata: Record<string, unknown>;
+  maker: Maker | null; touched: Touched | null; rebases: number; metadata: Record<string, unknown>;
 };
 export type Refs = { branches: Record<string, string>; tags: Record<string, string>; more_branches: number; more_tags: number };
 export type HistoryPage = { commits: Commit[]; cursor: string | null; examined: number; examined_to: string | null };
 export type Summary = {
   path: string; location: string; generation: string; head: Commit | null; branches: number; tags: number; arrays: number;
   groups: number; references: number; logical_bytes: number | null; manifest_bytes: number; checks_passed: boolean | null;
-  last_collection: string | null; last_expiry: string | null;
+};
+export type Upkeep = { what: "verify" | "collect" | "expire"; at: string; ok: boolean; told: string; page: string | null };
+export type Health = {
+  upkeep: Upkeep[]; failed_lately: number | null; stored_bytes: number | null; garbage_bytes: number | null; commits_lately: number | null;
+  rebased_lately: number | null; rebases_lately: number | null; missing_labels: Record<string, number> | null;
 };
 export type Mark = "added" | "changed" | "removed" | "moved";
 export type TreeNode = {
@@ -74,9 +78,17 @@ export async function ask<T>(path: string, query: Query, signal?: AbortSignal): 
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") words.set(name, String(value));
   }
-  const answer = await fetch(`${base}/api/${path}?${words}`, { signal, headers: { Accept: "application/json" } });
+  const answer = await fetch(`${base}/api/${path}?${words}`, { signal, headers: { Accept: "application/json", ...bearer() } });
   if (answer.ok) return (await answer.json()) as T;
   throw new Problem(answer.status, await explain(answer));
+}
+
+/** Airflow 3.0 keeps the login in the storage of the page; later releases in a cookie that is sent anyway. */
+function bearer(): Record<string, string> {
+  try {
+    const token = localStorage.getItem("token")?.replace(/^"|"$/g, "");
+    return token && /^[\w-]+\.[\w-]+\.[\w-]+$/.test(token) ? { Authorization: `Bearer ${token}` } : {};
+  } catch { return {}; }
 }
 
 async function explain(answer: Response): Promise<string> {

@@ -2,7 +2,7 @@ import React, { useState } from "react";
 import { type ArrayFacts, type Axis, type Cell, type ChunkMap, type Comparison, type Coverage, inPlace, type Picture, type Refs } from "./api";
 import type { Scale } from "./colour";
 import { count, number, several, shortId, size } from "./format";
-import { Answered, Facts, Json, useAnswer, useCalm } from "./parts";
+import { Answered, Facts, Json, useAnswer, useCalm, visible } from "./parts";
 import { Chunks, Image, Line, type Picked, rangeOf } from "./plot";
 import { go, href, type Route } from "./route";
 
@@ -22,7 +22,7 @@ function viewOf(facts: ArrayFacts, query: Record<string, string>): View {
 }
 
 /** Which two dimensions are drawn, and a slider for each other one. */
-function Controls({ facts, view, change }: { facts: ArrayFacts; view: View; change: (next: Partial<Record<"rows" | "columns" | "at", string>>) => void }): React.ReactElement {
+function Controls({ facts, view, change, fixed }: { facts: ArrayFacts; view: View; fixed?: Record<string, string>; change: (next: Partial<Record<"rows" | "columns" | "at", string>>) => void }): React.ReactElement {
   const others = facts.axes.map((axis, n) => ({ axis, n })).filter(({ n }) => n !== view.rows && n !== view.columns);
   const set = (n: number, value: number) => change({ at: view.at.map((one, other) => (other === n ? value : one)).join(",") });
   return (
@@ -37,8 +37,8 @@ function Controls({ facts, view, change }: { facts: ArrayFacts; view: View; chan
       )}
       {others.length > 0 && <div className="sliders">{others.map(({ axis, n }) => (
         <div key={n}>
-          <label style={{ width: "100%" }}><span style={{ whiteSpace: "nowrap" }}>{axis.name} {count(view.at[n]!)} of {count(axis.length)}</span>
-            <input type="range" min={0} max={axis.length - 1} value={view.at[n]} aria-label={`Position along ${axis.name}`} onChange={(event) => set(n, Number(event.target.value))} /></label>
+          <label style={{ width: "100%" }}><span style={{ whiteSpace: "nowrap" }}><b>{visible(axis.name)}</b> {visible(fixed?.[axis.name] ?? "")} <span className="soft">({count(view.at[n]! + 1)} of {count(axis.length)})</span></span>
+            <input type="range" min={0} max={axis.length - 1} value={view.at[n]} aria-label={`Position along ${axis.name}`} aria-valuetext={fixed?.[axis.name]} onChange={(event) => set(n, Number(event.target.value))} /></label>
         </div>))}</div>}
     </div>
   );
@@ -50,19 +50,22 @@ function Shown({ picture }: { picture: Picture }): React.ReactElement {
     <div className="row soft small" style={{ gap: 16 }}>
       {picture.kind !== "table" && <><span>min <b>{number(s.minimum)}</b></span><span>max <b>{number(s.maximum)}</b></span><span>mean <b>{number(s.mean)}</b></span><span>deviation <b>{number(s.deviation)}</b></span></>}
       <span>{several(s.count, "value")} shown, {count(s.missing)} missing</span>
-      <span>{picture.sampled ? `thinned out: ${count(picture.chunks_read)} of ${count(picture.chunks_total)} chunks read` : several(picture.chunks_read, "chunk")}</span>
-      {Object.entries(picture.fixed).map(([name, label]) => <span key={name} className="badge">{name} {label}</span>)}
+      <span>{picture.sampled ? `thinned out: ${count(picture.chunks_read)} of ${count(picture.chunks_total)} chunks read` : `${several(picture.chunks_read, "chunk")} read`}</span>
     </div>
   );
 }
 
-const crossesZero = (picture: Picture): boolean => (picture.statistics.minimum ?? 0) < 0 && (picture.statistics.maximum ?? 0) > 0;
+/** Colours around zero where values lie on both sides of it, not where a few stick out. */
+const crossesZero = (picture: Picture): boolean => {
+  const low = picture.statistics.minimum ?? 0, high = picture.statistics.maximum ?? 0;
+  return low < 0 && high > 0 && Math.min(-low, high) > 0.2 * Math.max(-low, high);
+};
 
 export function PictureView({ picture, scale, onPick }: { picture: Picture; scale: Scale; onPick?: (picked: Picked) => void }): React.ReactElement {
   const label = `${picture.path}, ${picture.statistics.count} values from ${number(picture.statistics.minimum)} to ${number(picture.statistics.maximum)} ${picture.units ?? ""}`;
   if (picture.kind === "table") return (
     <div className="scroll"><table><thead><tr><th>{picture.columns?.name}</th><th>value</th></tr></thead>
-      <tbody>{picture.texts.map((text, at) => <tr key={at}><td className="mono">{picture.columns?.labels[at]}</td><td>{text}</td></tr>)}</tbody></table></div>);
+      <tbody>{picture.texts.map((text, at) => <tr key={at}><td className="mono">{visible(picture.columns?.labels[at] ?? "")}</td><td>{visible(text)}</td></tr>)}</tbody></table></div>);
   if (picture.kind === "value" || !picture.columns) return <div className="figures"><div><b>{picture.texts[0] ?? number(picture.statistics.mean)}</b></div></div>;
   if (!picture.rows) return <Line picture={picture} onPick={onPick} label={label} />;
   return <Image picture={picture} scale={scale} range={rangeOf(picture, scale)} onPick={onPick} label={label} />;
@@ -88,7 +91,7 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
   return (
     <div className="stack">
       <div className="row">
-        <h2 className="grow" style={{ fontSize: 18 }}>{facts.path}</h2>
+        <h2 className="grow" style={{ fontSize: 18 }}>{visible(facts.path)}</h2>
         <a href={href(place, repository, "snapshot", { version })}>version {version.length > 16 ? shortId(version) : version}</a>
         <a className="badge" href={href(place, repository, "history", { path: facts.path })}>History of this array</a>
         <a className="badge" href={href(place, repository, "compare", { ...query, path: facts.path, right: version, left: `${version}~1` })}>Compare versions</a>
@@ -96,10 +99,10 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
       <div className="two">
         <div className="stack">
           <section className="card stack" aria-label="Picture">
-            <div className="row"><h2 className="grow">{String(facts.attributes.long_name ?? "Values")}{facts.attributes.units ? <span className="soft"> · {String(facts.attributes.units)}</span> : null}</h2>
+            <div className="row"><h2 className="grow">{visible(String(facts.attributes.long_name ?? "Values"))}{facts.attributes.units ? <span className="soft"> · {visible(String(facts.attributes.units))}</span> : null}</h2>
               {facts.drawable === "image" && <label>Colours <select value={scaleName} onChange={(event) => setScale(event.target.value as Scale | "auto")}><option value="auto">automatic</option><option value="sequential">sequential</option><option value="diverging">around zero</option></select></label>}</div>
             {facts.drawable === "none" ? <p className="hint">A side of this array has length 0: there is nothing to draw yet.</p> : <>
-              <Controls facts={facts} view={view} change={change} />
+              <Controls facts={facts} view={view} change={change} fixed={asked.answer?.fixed} />
               <Answered asked={asked}>{(picture) => (
                 <div className="stack" style={{ gap: 8 }}>
                   <PictureView picture={picture} scale={scaleName === "auto" ? (crossesZero(picture) ? "diverging" : "sequential") : scaleName} onPick={(at) => {
@@ -129,7 +132,7 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
               <tbody>{facts.axes.map((axis, n) => <tr key={n}><td>{axis.coordinate && axis.coordinate !== facts.path ? <a href={href(place, repository, "array", { version, path: axis.coordinate })}>{axis.name}</a> : axis.name}</td><td className="num">{count(axis.length)}</td><td className="num">{count(axis.chunk)}</td><td className="soft">{axis.units}</td></tr>)}</tbody></table></div>
           </section>
           {Object.keys(facts.attributes).length > 0 && <section className="card stack" aria-label="Attributes"><h2>Attributes</h2>
-            <Facts pairs={Object.entries(facts.attributes).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : String(value)])} /></section>}
+            <Facts pairs={Object.entries(facts.attributes).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : visible(String(value))])} /></section>}
           <details className="card"><summary>Codecs</summary><Json value={facts.codecs} /></details>
         </div>
       </div>
@@ -141,7 +144,7 @@ function CellFacts({ place, repository, version, path, at, axes }: { place: stri
   const asked = useAnswer<Cell>(inPlace(place, "cell"), { repository, version, path, at: at.join(",") });
   return (
     <div className="hint" role="status"><Answered asked={asked}>{(cell) => (
-      <Facts pairs={[["value", <b>{cell.value}</b>], ["at", axes.map((axis, n) => `${axis.name} ${cell.labels[axis.name] ?? cell.index[n]}`).join(", ")],
+      <Facts pairs={[["value", <b>{visible(cell.value)}</b>], ["at", axes.map((axis, n) => `${axis.name} ${cell.labels[axis.name] ?? cell.index[n]}`).join(", ")],
         ["chunk", <span className="mono">[{cell.chunk.join(", ")}] {cell.kind}</span>], ["file", cell.file && <span className="mono">{cell.file}</span>],
         ["bytes", cell.length !== null && <span className="mono">{cell.offset !== null ? `${count(cell.offset)} + ` : ""}{count(cell.length ?? 0)}</span>], ["checksum", cell.checksum]]} />)}</Answered></div>
   );
@@ -180,13 +183,13 @@ function ComparePage({ route, facts, left, right, refs }: { route: Route; facts:
   const names = [...Object.keys(refs?.branches ?? {}), ...Object.keys(refs?.tags ?? {})];
   return (
     <div className="stack">
-      <div className="row"><h2 className="grow" style={{ fontSize: 18 }}>{facts.path}</h2>
+      <div className="row"><h2 className="grow" style={{ fontSize: 18 }}>{visible(facts.path)}</h2>
         <datalist id="ick-versions">{names.map((name) => <option key={name} value={name} />)}</datalist>
         <Version label="Left" value={left} set={(value) => change({ left: value })} />
         <button aria-label="Swap the two versions" onClick={() => change({ left: right, right: left })}>⇄</button>
         <Version label="Right" value={right} set={(value) => change({ right: value })} />
       </div>
-      <section className="card"><Controls facts={facts} view={view} change={change} /></section>
+      {facts.axes.length > 1 && <section className="card"><Controls facts={facts} view={view} change={change} fixed={asked.answer?.right.fixed} /></section>}
       <Answered asked={asked}>{(found) => {
         const scale: Scale = crossesZero(found.right) || crossesZero(found.left) ? "diverging" : "sequential";
         const both = [found.left, found.right].map((one) => rangeOf(one, scale));

@@ -32,11 +32,11 @@ export function number(value: number | null | undefined): string {
 }
 
 /** Round places for the ticks of a scale, at most `most` of them. */
-export function ticks(low: number, high: number, most: number): number[] {
+export function ticks(low: number, high: number, most: number, steps: number[] = []): number[] {
   if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) ?? rough;
+  const step = (rough >= 1 && steps.find((one) => one >= rough)) || [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough) || rough;
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;

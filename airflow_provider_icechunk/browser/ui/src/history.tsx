@@ -1,9 +1,9 @@
 import React, { useEffect, useState } from "react";
 import { ask, type Commit, type HistoryPage, inPlace, type Refs } from "./api";
 import { laneColour } from "./colour";
-import { count, several } from "./format";
+import { count, several, size } from "./format";
 import { lanes, type Row } from "./lanes";
-import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark } from "./parts";
+import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark, visible } from "./parts";
 import { go, href, type Route } from "./route";
 
 const STEP = 18, TALL = 56;
@@ -37,6 +37,7 @@ export function History({ route }: { route: Route }): React.ReactElement {
   const [state, set] = useState<{ key: string; commits: Commit[]; cursor: string | null; examined: number; problem: string | null; busy: boolean }>(
     { key, commits: [], cursor: null, examined: 0, problem: null, busy: true });
   const dark = useDark();
+  const [bytes, setBytes] = useState<Record<string, number | null>>({});
 
   useEffect(() => {
     const [t, d, p] = JSON.parse(calm) as string[];
@@ -50,6 +51,9 @@ export function History({ route }: { route: Route }): React.ReactElement {
         const known = new Set(before.map((one) => one.id));
         const commits = [...before, ...page.commits.filter((one) => !known.has(one.id))];
         set({ key, commits, cursor: page.cursor, examined: examined + page.examined, problem: null, busy: false });
+        // Bytes take reading manifests: the history does not wait for them.
+        if (page.commits.length > 0) ask<{ bytes: Record<string, number | null> }>(inPlace(place, "written"), { repository, ids: page.commits.map((one) => one.id).join(".") }, stop)
+          .then((found) => setBytes((old) => ({ ...old, ...found.bytes })), () => undefined);
       },
       (error: unknown) => { if (!stop?.aborted) set((old) => ({ ...old, problem: reason(error), busy: false })); });
   };
@@ -69,8 +73,8 @@ export function History({ route }: { route: Route }): React.ReactElement {
         <label>Branch or tag
           <select value={wanted.version} onChange={(event) => choose({ version: event.target.value })}>
             <option value="">all branches</option>
-            {Object.keys(refs.answer?.branches ?? {}).map((name) => <option key={name} value={`branch:${name}`}>{name}</option>)}
-            {Object.keys(refs.answer?.tags ?? {}).map((name) => <option key={`t${name}`} value={`tag:${name}`}>tag {name}</option>)}
+            {Object.keys(refs.answer?.branches ?? {}).map((name) => <option key={name} value={`branch:${name}`}>{visible(name)}</option>)}
+            {Object.keys(refs.answer?.tags ?? {}).map((name) => <option key={`t${name}`} value={`tag:${name}`}>tag {visible(name)}</option>)}
           </select>
         </label>
         <input className="grow" aria-label="Text in the message or id" placeholder="Search messages and ids" value={text} onChange={(event) => setText(event.target.value)} />
@@ -79,7 +83,8 @@ export function History({ route }: { route: Route }): React.ReactElement {
         <label>since <input type="date" value={wanted.since} onChange={(event) => choose({ since: event.target.value })} /></label>
         <label>until <input type="date" value={wanted.until} onChange={(event) => choose({ until: event.target.value })} /></label>
       </form>
-      {state.problem !== null && <p className="problem" role="alert">{state.problem}</p>}
+      {state.problem !== null && <div className="problem" role="alert"><p>{visible(state.problem)}</p><p className="row small" style={{ marginTop: 6 }}><button onClick={() => load(null, [], 0)}>Try again</button><a href={href()}>All repositories</a></p></div>}
+      {!state.busy && state.problem === null && state.commits.length === 0 && <p className="hint">{filtered ? "No commit fits this filter. Take something out of it, or search older commits." : "There are no commits."}</p>}
       {state.commits.length > 0 && (
         <div className="log" role="list" aria-label="History, newest first">
           {state.commits.map((commit, at) => (
@@ -93,7 +98,8 @@ export function History({ route }: { route: Route }): React.ReactElement {
                 <div className="row soft small" style={{ gap: 12 }}>
                   <Id id={commit.id} place={place} repository={repository} />
                   {commit.maker && <MadeBy maker={commit.maker} />}
-                  {commit.touched && <span>{several(commit.touched.arrays, "array")} · {several(commit.touched.chunks, "chunk")} written</span>}
+                  {commit.touched && <span>{several(commit.touched.arrays, "array")} · {several(commit.touched.chunks, "chunk")}{bytes[commit.id] ? ` · ${size(bytes[commit.id]!)} written` : " written"}</span>}
+                  {commit.rebases > 0 && <span className="badge" title="How often it was moved over commits of others before it landed">rebased{commit.rebases > 1 ? ` ${count(commit.rebases)} times` : ""}</span>}
                 </div>
               </div>
               <div className="side"><Time at={commit.written_at} /></div>

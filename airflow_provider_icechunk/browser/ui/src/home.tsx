@@ -1,7 +1,7 @@
 import React, { useState } from "react";
-import { type Home, inPlace, type Place, type Summary } from "./api";
-import { count, several, size } from "./format";
-import { Answered, firstLine, Time, useAnswer, useCalm } from "./parts";
+import { type Health, type Home, inPlace, type Place, type Summary, type Upkeep } from "./api";
+import { count, exact, several, size } from "./format";
+import { Answered, firstLine, Time, useAnswer, useCalm, visible } from "./parts";
 import { go, href } from "./route";
 
 const RECENT = "icechunk.recent";
@@ -26,24 +26,23 @@ export function HomeView(): React.ReactElement {
   const [repository, setRepository] = useState("");
   const opened = recent();
   return (
-    <div className="stack">
-      <div className="row">
-        <input className="grow" type="search" aria-label="Search repositories" placeholder="Search repositories" value={search} onChange={(event) => setSearch(event.target.value)} />
-        <form className="row" onSubmit={(event) => { event.preventDefault(); if (place && repository) go(href(place, repository, "history")); }}>
-          <input aria-label="Connection" placeholder="connection" size={16} value={place} onChange={(event) => setPlace(event.target.value)} />
-          <input aria-label="Repository" placeholder="repository, . for the root" size={20} value={repository} onChange={(event) => setRepository(event.target.value)} />
-          <button disabled={!place || !repository}>Open</button>
-        </form>
-      </div>
+    <div className="stack" style={{ gap: 18 }}>
+      <input type="search" aria-label="Search repositories" placeholder="Search repositories" value={search} onChange={(event) => setSearch(event.target.value)} />
       {opened.length > 0 && (
         <div className="row small"><span className="soft">Recently opened</span>
           {opened.map((one) => <a key={`${one.place} ${one.repository}`} className="badge" href={href(one.place, one.repository, "history")}>{one.place} / {one.repository}</a>)}
         </div>
       )}
       <Answered asked={asked}>{(home) => home.places.length === 0
-        ? <p className="hint">There is no Icechunk connection that you may read. Name one above, or ask whoever administers Airflow to add one.</p>
-        : <div className="stack">{home.places.map((one) => <PlaceView key={one.id} place={one} search={search} />)}</div>}
+        ? <p className="hint">There is no Icechunk connection that you may read. Open one by name below, or ask whoever administers Airflow to add one.</p>
+        : <div className="stack" style={{ gap: 22 }}>{home.places.map((one) => <PlaceView key={one.id} place={one} search={search} />)}</div>}
       </Answered>
+      <details><summary className="soft small">Open a repository by name</summary>
+        <form className="row" style={{ marginTop: 8 }} onSubmit={(event) => { event.preventDefault(); if (place && repository) go(href(place, repository, "history")); }}>
+          <input aria-label="Connection" placeholder="connection" size={18} value={place} onChange={(event) => setPlace(event.target.value)} />
+          <input aria-label="Repository" placeholder="repository, . for the root" size={26} value={repository} onChange={(event) => setRepository(event.target.value)} />
+          <button disabled={!place || !repository}>Open</button><span className="soft small">for connections that Airflow does not list: from the environment or a secrets backend</span>
+        </form></details>
     </div>
   );
 }
@@ -56,7 +55,7 @@ function PlaceView({ place, search }: { place: Place; search: string }): React.R
       <div className="row"><h2>{place.title}</h2><span className="soft small mono">{place.location}</span></div>
       <Answered asked={asked}>{(found) => (
         <>
-          {found.total === 0 && <p className="hint">No repositories{search ? " with this name" : " below this root yet"}.</p>}
+          {found.total === 0 && <p className="hint">{search ? "No repository has this in its name." : <>There are no repositories below this root yet. A task with <code>IcechunkCreateRepositoryOperator</code>, or <code>python -m airflow_provider_icechunk create</code>, makes one.</>}</p>}
           <div className="cards">{found.paths.map((path) => <Card key={path} place={place.id} path={path} />)}</div>
           {found.total > found.paths.length && <p style={{ marginTop: 12 }}><button onClick={() => setLimit(Math.min(200, limit * 3))}>Show more of {count(found.total)}</button></p>}
         </>
@@ -65,25 +64,45 @@ function PlaceView({ place, search }: { place: Place; search: string }): React.R
   );
 }
 
+const NAMES: Record<Upkeep["what"], string> = { verify: "verified", collect: "collected", expire: "expired" };
+
+/** One line for each thing that somebody should know, worst first. */
+function HealthFacts({ place, path }: { place: string; path: string }): React.ReactElement | null {
+  const { answer: found, problem } = useAnswer<Health>(inPlace(place, "health"), { repository: path });
+  if (problem !== null) return <p className="soft small">Health is not known: {visible(problem)}</p>;
+  if (!found) return <p className="soft small">Looking after its health …</p>;
+  const missing = Object.entries(found.missing_labels ?? {});
+  const labels = missing.reduce((sum, [, many]) => sum + many, 0);
+  const done = new Set(found.upkeep.map((one) => one.what));
+  return (
+    <div className="row" style={{ gap: 6 }}>
+      {found.upkeep.map((one) => <span key={one.what} className={`badge ${one.ok ? (one.what === "verify" ? "added" : "") : "removed"}`} title={`${one.told || (one.ok ? "succeeded" : "failed")}, ${exact(one.at)}`}>{one.ok ? NAMES[one.what] : `${one.what} failed`} <Time at={one.at} /></span>)}
+      {!done.has("verify") && <span className="badge" title="No verification is known of. Run one on the tab Maintenance, or with IcechunkVerifyOperator.">not verified yet</span>}
+      {labels > 0 && <span className="badge changed" title={missing.map(([name, many]) => `${name}: ${many}`).join("\n")}>{several(labels, "label")} missing</span>}
+      {found.garbage_bytes === null ? <span className="badge" title="Too large to measure at a glance: see the tab Maintenance">garbage not measured</span>
+        : found.garbage_bytes > 0 && <span className={`badge ${found.garbage_bytes * 4 > (found.stored_bytes ?? 0) ? "changed" : ""}`} title="Files that no branch and no tag needs">{size(found.garbage_bytes)} garbage waiting</span>}
+      {(found.rebases_lately ?? 0) > 0 && <span className="badge" title={`of ${found.commits_lately} commits in the last seven days`}>{several(found.rebased_lately ?? 0, "commit")} rebased this week</span>}
+      {(found.failed_lately ?? 0) > 0 && <span className="badge removed" title="Tasks of the last seven days that failed to write">{several(found.failed_lately ?? 0, "failed write")} this week</span>}
+      {found.stored_bytes !== null && <span className="badge">{size(found.stored_bytes)} stored</span>}
+    </div>
+  );
+}
+
 function Card({ place, path }: { place: string; path: string }): React.ReactElement {
   const asked = useAnswer<Summary>(inPlace(place, "summary"), { repository: path });
   const found = asked.answer;
   return (
     <a className="card stack" style={{ gap: 8, display: "flex" }} href={href(place, path, "history")}>
-      <div className="row"><h2 className="grow">{path === "." ? "(the root)" : path}</h2>
-        {found && <span className="badge" title="generation of the format">format {found.generation}</span>}</div>
-      {asked.problem !== null && <p className="problem small">{asked.problem}</p>}
+      <div className="row"><h2 className="grow">{path === "." ? "(the root)" : visible(path)}</h2>
+        {found && <span className="soft small" title="generation of the format">format {found.generation}</span>}</div>
+      {asked.problem !== null && <p className="problem small">{visible(asked.problem)}</p>}
       {!found && asked.problem === null && <p className="soft small">Loading …</p>}
       {found && (
         <>
           {found.head && <p className="small">{firstLine(found.head.message)}<span className="soft"> · <Time at={found.head.written_at} /></span></p>}
           <p className="soft small">{several(found.arrays, "array")} · {found.logical_bytes !== null && <>{size(found.logical_bytes)} of values · </>}{several(found.references, "chunk")} · {several(found.branches, "branch", "branches")} · {several(found.tags, "tag")}</p>
-          <div className="row" style={{ gap: 6 }}>
-            {found.checks_passed === true && <span className="badge added">checks passed</span>}
-            {found.checks_passed === false && <span className="badge removed">checks failed</span>}
-            {found.last_collection && <span className="badge">collected <Time at={found.last_collection} /></span>}
-            {found.last_expiry && <span className="badge">expired <Time at={found.last_expiry} /></span>}
-          </div>
+          {found.checks_passed !== null && <div><span className={`badge ${found.checks_passed ? "added" : "removed"}`}>checks {found.checks_passed ? "passed" : "failed"}</span></div>}
+          <HealthFacts place={place} path={path} />
         </>
       )}
     </a>

@@ -4,12 +4,13 @@ import { ask, type Commit, type Maker, type Mark, Problem, type Query } from "./
 import { ago, exact, shortId } from "./format";
 import { href } from "./route";
 
-export type Asked<T> = { answer: T | null; problem: string | null; busy: boolean };
+export type Asked<T> = { answer: T | null; problem: string | null; busy: boolean; again?: () => void };
 
 /** Ask when the question changes; the answer before stays until the next one is there. */
 export function useAnswer<T>(path: string | null, query: Query): Asked<T> {
   const [state, set] = useState<Asked<T>>({ answer: null, problem: null, busy: path !== null });
   const key = JSON.stringify([path, query]);
+  const [tries, setTries] = useState(0);
   useEffect(() => {
     if (path === null) return;
     const stop = new AbortController();
@@ -19,15 +20,21 @@ export function useAnswer<T>(path: string | null, query: Query): Asked<T> {
       (error: unknown) => { if (!stop.signal.aborted) set({ answer: null, problem: reason(error), busy: false }); },
     );
     return () => stop.abort();
-  }, [key]);
-  return state;
+  }, [key, tries]);
+  return { ...state, again: () => setTries(tries + 1) };
 }
+
+/** Control characters and marks that turn the direction of text, made visible: stored text could hide or reverse what follows it. */
+export const visible = (text: string): string =>
+  text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g, (one) => `\u2039${one.codePointAt(0)!.toString(16).padStart(4, "0")}\u203a`);
 
 export const reason = (error: unknown): string =>
   error instanceof Problem ? error.message : "The server cannot be reached. Check your connection and try again.";
 
 export function Answered<T>({ asked, children }: { asked: Asked<T>; children: (answer: T) => React.ReactNode }): React.ReactElement {
-  if (asked.problem !== null) return <p className="problem" role="alert">{asked.problem}</p>;
+  if (asked.problem !== null) return (
+    <div className="problem" role="alert"><p>{visible(asked.problem)}</p>
+      <p className="row small" style={{ marginTop: 6 }}>{asked.again && <button onClick={asked.again}>Try again</button>}<a href={href()}>All repositories</a></p></div>);
   if (asked.answer === null) return <p className="wait" role="status">Loading …</p>;
   return <div style={asked.busy ? { opacity: 0.6 } : undefined}>{children(asked.answer)}</div>;
 }
@@ -39,17 +46,20 @@ export function Time({ at }: { at: string }): React.ReactElement {
 export function Names({ commit, place, repository }: { commit: Commit; place: string; repository: string }): React.ReactElement {
   return (
     <>
-      {commit.branches.map((name) => <a key={`b${name}`} className="badge branch" title={`branch ${name}`} href={href(place, repository, "history", { version: `branch:${name}` })}>{name}</a>)}
-      {commit.tags.map((name) => <span key={`t${name}`} className="badge tag" title={`tag ${name}`}>{name}</span>)}
+      {commit.branches.map((name) => <a key={`b${name}`} className="badge branch" title={`branch ${name}`} href={href(place, repository, "history", { version: `branch:${name}` })}>{visible(name)}</a>)}
+      {commit.tags.map((name) => <span key={`t${name}`} className="badge tag" title={`tag ${name}`}>{visible(name)}</span>)}
     </>
   );
 }
 
 export function MadeBy({ maker }: { maker: Maker }): React.ReactElement {
-  const text = `${maker.dag_id} · ${maker.task_id}${maker.map_index >= 0 ? ` [${maker.map_index}]` : ""}`;
+  const text = visible(`${maker.dag_id} › ${shortRun(maker.run_id)} › ${maker.task_id}${maker.map_index >= 0 ? ` [${maker.map_index}]` : ""}`);
   const about = `DAG ${maker.dag_id}, run ${maker.run_id}, task ${maker.task_id}`;
   return maker.page && maker.page.startsWith("/") ? <a href={maker.page} title={about}>{text}</a> : <span title={about}>{text}</span>;
 }
+
+/** The day or the time of a run, where its id has one. */
+const shortRun = (id: string): string => /^(scheduled|manual|backfill|asset_triggered|dataset_triggered)__(\d{4}-\d\d-\d\dT\d\d:\d\d)/.exec(id)?.slice(1).join(" ").replace("T", " ") ?? (id.length > 40 ? `${id.slice(0, 39)}…` : id);
 
 export function Id({ id, place, repository }: { id: string; place: string; repository: string }): React.ReactElement {
   return <a className="mono" title={id} href={href(place, repository, "snapshot", { version: id })}>{shortId(id)}</a>;
@@ -57,7 +67,7 @@ export function Id({ id, place, repository }: { id: string; place: string; repos
 
 export const Badge = ({ mark }: { mark: Mark }): React.ReactElement => <span className={`badge ${mark}`}>{mark}</span>;
 
-export const firstLine = (text: string): string => text.trim().split("\n", 1)[0] || "(no message)";
+export const firstLine = (text: string): string => visible(text.trim().split("\n", 1)[0] ?? "") || "(no message)";
 
 /** Whether the page is dark now; drawings ask for it, because a canvas has no style sheet. */
 export function useDark(): boolean {
@@ -93,11 +103,11 @@ export const style = (name: string): string =>
   getComputedStyle(document.querySelector(".ick") ?? document.documentElement).getPropertyValue(name).trim();
 
 export function Json({ value }: { value: unknown }): React.ReactElement {
-  return <pre>{typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre>;
+  return <pre>{visible(typeof value === "string" ? value : JSON.stringify(value, null, 2))}</pre>;
 }
 
 export function Facts({ pairs }: { pairs: [string, React.ReactNode][] }): React.ReactElement {
-  return <dl>{pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => <React.Fragment key={name}><dt>{name}</dt><dd>{value}</dd></React.Fragment>)}</dl>;
+  return <dl>{pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => <React.Fragment key={name}><dt>{visible(name)}</dt><dd>{value}</dd></React.Fragment>)}</dl>;
 }
 
 /** Text that is asked for only when typing pauses. */

@@ -2,8 +2,8 @@
 import React, { useEffect, useRef, useState } from "react";
 import { type ChunkMap, floats, octets, type Picture, type PictureAxis } from "./api";
 import { type Scale, table } from "./colour";
-import { number, ticks } from "./format";
-import { style, useDark, useWidth } from "./parts";
+import { number, several, ticks } from "./format";
+import { style, useDark, useWidth, visible } from "./parts";
 
 const LEFT = 84, BOTTOM = 44, TOP = 8, BAR = 96, GAP = 16;
 
@@ -28,6 +28,40 @@ export function rangeOf(picture: Picture, scale: Scale): Range {
   return low === high ? { low: low - 0.5, high: high + 0.5 } : { low, high };
 }
 
+const numeric = (text: string): number => (/^-?\d+(\.\d+)?(e[+-]?\d+)?$/i.test(text) ? Number(text) : NaN);
+
+/** Whether rows are drawn upside down: coordinates that rise, such as latitudes from south to north, belong upwards. */
+function rises(axis: PictureAxis): boolean {
+  const first = numeric(axis.labels[0] ?? ""), last = numeric(axis.labels.at(-1) ?? "");
+  return axis.units !== null && last > first;
+}
+
+/** 45 as 45°N where the axis says that it is a latitude. */
+function tickText(value: number, units: string | null): string {
+  const turned = /^degrees?_?(n|north|s|south)$/i.test(units ?? "") ? ["N", "S"] : /^degrees?_?(e|east|w|west)$/i.test(units ?? "") ? ["E", "W"] : null;
+  if (!turned) return number(value);
+  return value === 0 ? "0°" : `${number(Math.abs(value))}°${value > 0 ? turned[0] : turned[1]}`;
+}
+
+type Tick = { share: number; text: string };
+
+/** Round numbers along a side of rising or falling coordinates, labels of some positions elsewhere. */
+function ticksOf(axis: PictureAxis, most: number): Tick[] {
+  const size = axis.labels.length, first = numeric(axis.labels[0] ?? ""), last = numeric(axis.labels.at(-1) ?? "");
+  if (size > 2 && Number.isFinite(first) && Number.isFinite(last) && first !== last) {
+    const values = axis.labels.map(numeric), up = last > first;
+    if (values.every((one, at) => at === 0 || (up ? one > values[at - 1]! : one < values[at - 1]!))) {
+      const steps = /^degrees?_?[a-z]*$/i.test(axis.units ?? "") ? [1, 2, 5, 10, 15, 30, 45, 60, 90] : undefined;
+      return ticks(Math.min(first, last), Math.max(first, last), most, steps).map((value) => {
+        const after = Math.max(1, values.findIndex((one) => (up ? one >= value : one <= value)));
+        const low = values[after - 1]!, high = values[after]!;
+        return { share: (after - 1 + (value - low) / (high - low) + 0.5) / size, text: tickText(value, axis.units) };
+      });
+    }
+  }
+  return labelled(axis, most).map((at) => ({ share: (at + 0.5) / size, text: visible(axis.labels[at]!) }));
+}
+
 /** Positions of a few labels along a side, evenly spread. */
 function labelled(axis: PictureAxis, most: number): number[] {
   const count = Math.min(axis.labels.length, Math.max(2, most));
@@ -36,7 +70,7 @@ function labelled(axis: PictureAxis, most: number): number[] {
 }
 
 const short = (text: string, most = 19): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const axisTitle = (axis: PictureAxis): string => (axis.units ? `${axis.name} (${axis.units})` : axis.name);
+const axisTitle = (axis: PictureAxis): string => visible(axis.units && !/^degrees?_?(n|e|north|east)$/i.test(axis.units) ? `${axis.name} (${axis.units})` : axis.name);
 
 export function Image({ picture, scale, range, onPick, label }: {
   picture: Picture; scale: Scale; range: Range; onPick?: (picked: Picked) => void; label: string;
@@ -66,10 +100,14 @@ export function Image({ picture, scale, range, onPick, label }: {
     }
     const sheet = new OffscreenCanvas(wide, high);
     sheet.getContext("2d")!.putImageData(pixels, 0, 0);
+    const flip = rises(rows);
     pen.fillStyle = style("--missing");
     pen.fillRect(LEFT, TOP, plotWidth, plotHeight);
     pen.imageSmoothingEnabled = false;
+    pen.save();
+    if (flip) { pen.translate(0, 2 * TOP + plotHeight); pen.scale(1, -1); }
     pen.drawImage(sheet, LEFT, TOP, plotWidth, plotHeight);
+    pen.restore();
     pen.strokeStyle = style("--line");
     pen.strokeRect(LEFT + 0.5, TOP + 0.5, plotWidth - 1, plotHeight - 1);
     axes(pen, rows, columns, plotWidth, plotHeight);
@@ -85,22 +123,35 @@ export function Image({ picture, scale, range, onPick, label }: {
       pen.fillRect(x + 14, y, 4, 1);
       pen.fillText(number(tick), x + 22, Math.min(TOP + plotHeight - 5, Math.max(TOP + 5, y)));
     }
-    if (picture.units) pen.fillText(short(picture.units, 12), x, TOP + plotHeight + 14);
+    if (picture.units) pen.fillText(short(visible(picture.units), 12), x, TOP + plotHeight + 14);
   }, [picture, width, scale, range.low, range.high, dark]);
 
   const where = (event: React.MouseEvent): Picked | null => {
     const box = canvas.current!.getBoundingClientRect();
     const column = Math.floor(((event.clientX - box.left - LEFT) / plotWidth) * columns.indices.length);
-    const row = Math.floor(((event.clientY - box.top - TOP) / plotHeight) * rows.indices.length);
+    const down = Math.floor(((event.clientY - box.top - TOP) / plotHeight) * rows.indices.length);
+    const row = rises(rows) ? rows.indices.length - 1 - down : down;
     return row < 0 || column < 0 || row >= rows.indices.length || column >= columns.indices.length ? null : { row, column };
   };
   const about = (at: Picked | null): string => at === null ? "" :
-    `${rows.name} ${rows.labels[at.row!]} · ${columns.name} ${columns.labels[at.column]} · ${number(values[at.row! * columns.indices.length + at.column])} ${picture.units ?? ""}`;
+    visible(`${rows.name} ${rows.labels[at.row!]} · ${columns.name} ${columns.labels[at.column]} · ${number(values[at.row! * columns.indices.length + at.column])} ${picture.units ?? ""}`);
+  const [spot, setSpot] = useState<Picked | null>(null);
+  const walk = (event: React.KeyboardEvent): void => {
+    const up = rises(rows) ? 1 : -1, step = event.shiftKey ? 10 : 1;
+    const way: Record<string, [number, number]> = { ArrowUp: [up * step, 0], ArrowDown: [-up * step, 0], ArrowLeft: [0, -step], ArrowRight: [0, step] };
+    const from = spot ?? { row: rows.indices.length >> 1, column: columns.indices.length >> 1 };
+    if (event.key === "Enter" && onPick) { event.preventDefault(); onPick(from); return; }
+    const move = way[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const to = { row: Math.max(0, Math.min(rows.indices.length - 1, from.row! + move[0])), column: Math.max(0, Math.min(columns.indices.length - 1, from.column + move[1])) };
+    setSpot(to); setHover(about(to));
+  };
   return (
     <div className="plot" ref={frame}>
-      <canvas ref={canvas} role="img" aria-label={label} onMouseMove={(event) => setHover(about(where(event)))} onMouseLeave={() => setHover("")}
+      <canvas ref={canvas} role="img" aria-label={label} tabIndex={onPick ? 0 : undefined} onKeyDown={walk} onMouseMove={(event) => setHover(about(where(event)))} onMouseLeave={() => setHover("")}
         onClick={(event) => { const at = where(event); if (at && onPick) onPick(at); }} />
-      <div className="soft small" style={{ minHeight: 20 }} aria-hidden="true">{hover || (onPick ? "Click a cell for its value and its chunk" : "")}</div>
+      <div className="soft small" style={{ minHeight: 20 }} aria-live="polite">{hover || (onPick ? "Click a cell for its value and its chunk, or walk with the arrow keys and press Enter" : "")}</div>
     </div>
   );
 }
@@ -109,10 +160,9 @@ function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: 
   pen.fillStyle = style("--soft");
   pen.textBaseline = "top";
   const most = Math.max(2, Math.floor(width / 130));
-  const places = labelled(columns, most);
-  for (const at of places) {
-    const x = LEFT + ((at + 0.5) / columns.labels.length) * width;
-    const text = short(columns.labels[at]!), half = pen.measureText(text).width / 2;
+  for (const tick of ticksOf(columns, most)) {
+    const x = LEFT + tick.share * width;
+    const text = short(tick.text), half = pen.measureText(text).width / 2;
     pen.textAlign = "center";
     pen.fillRect(x, TOP + height, 1, 4);
     pen.fillText(text, Math.max(LEFT + half - 24, Math.min(LEFT + width - half + 12, x)), TOP + height + 7);
@@ -121,10 +171,10 @@ function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: 
   pen.fillText(axisTitle(columns), LEFT + width / 2, TOP + height + 25);
   if (!rows) return;
   pen.textAlign = "right"; pen.textBaseline = "middle";
-  for (const at of labelled(rows, Math.floor(height / 45))) {
-    const y = TOP + ((at + 0.5) / rows.labels.length) * height;
+  for (const tick of ticksOf(rows, Math.max(2, Math.floor(height / 45)))) {
+    const y = TOP + (rises(rows) ? 1 - tick.share : tick.share) * height;
     pen.fillRect(LEFT - 4, y, 4, 1);
-    pen.fillText(short(rows.labels[at]!, 10), LEFT - 7, Math.max(TOP + 5, Math.min(TOP + height - 5, y)));
+    pen.fillText(short(tick.text, 10), LEFT - 7, Math.max(TOP + 5, Math.min(TOP + height - 5, y)));
   }
   pen.save();
   pen.translate(11, TOP + height / 2); pen.rotate(-Math.PI / 2); pen.textAlign = "center";
@@ -204,7 +254,8 @@ export function Chunks({ map }: { map: ChunkMap }): React.ReactElement {
     }
     pen.globalAlpha = 1;
   }, [map, width, dark]);
-  const names = turned ? [map.column_axis, map.row_axis] : [map.row_axis, map.column_axis];
+  const names = (turned ? [map.column_axis, map.row_axis] : [map.row_axis, map.column_axis]).map((one) => one && visible(one));
+  const sides = turned ? [map.grid[1], map.grid[0]] : map.grid;
   const label = `Chunk map of ${map.grid.join(" by ")} chunks: ${map.chunks} are there (${Math.round(map.coverage * 100)} %), ${map.chunks_changed} were written.`;
   return (
     <div className="stack" style={{ gap: 8 }}>
@@ -218,8 +269,8 @@ export function Chunks({ map }: { map: ChunkMap }): React.ReactElement {
         }} />
       </div>
       <div className="legend">
-        <span><i style={{ background: "var(--written)" }} />written here</span><span><i style={{ background: "var(--present)" }} />there before</span>
-        <span><i style={{ background: "var(--missing)" }} />missing</span><span className="grow" style={{ textAlign: "right" }}>{hover || [names[0] && `↓ ${names[0]}`, names[1] && `→ ${names[1]}`].filter(Boolean).join("  ")}</span>
+        {map.against !== null && <span><i style={{ background: "var(--written)" }} />written here</span>}<span><i style={{ background: "var(--present)" }} />{map.against === null ? "there" : "there before"}</span>
+        <span><i style={{ background: "var(--missing)" }} />missing</span><span className="grow" style={{ textAlign: "right" }}>{hover || [names[0] && `↓ ${names[0]}, ${several(sides[0] ?? 1, "chunk")}`, names[1] && `→ ${names[1]}, ${several(sides[1] ?? 1, "chunk")}`].filter(Boolean).join("   ")}</span>
       </div>
     </div>
   );

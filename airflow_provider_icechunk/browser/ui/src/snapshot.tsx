@@ -1,7 +1,7 @@
 import React, { useState } from "react";
 import { type ChunkMap, inPlace, type Refs, type SnapshotPage, type TreeNode, type TreePage } from "./api";
 import { count, exact, several, shortId, size } from "./format";
-import { Answered, Badge, Facts, Id, Json, MadeBy, Names, Time, useAnswer, useCalm } from "./parts";
+import { Answered, Badge, Facts, Id, Json, MadeBy, Names, Time, useAnswer, useCalm, visible } from "./parts";
 import { Chunks } from "./plot";
 import { go, href, type Route } from "./route";
 
@@ -21,7 +21,7 @@ function Branch({ options, path, open }: { options: TreeOptions; path: string; o
     <Answered asked={asked}>{(page) => (
       <>
         <ul className="tree" role="group">{page.nodes.map((node) => <Leaf key={node.path} node={node} options={options} full={options.search !== ""} />)}</ul>
-        {page.total === 0 && <p className="soft small">{options.search || options.marked ? "Nothing of this kind." : "Empty."}</p>}
+        {page.total === 0 && <p className="soft small">{options.search ? "No path has this in it." : options.marked ? "Nothing changed here." : path === "/" ? "This version has no groups and no arrays yet." : "This group is empty."}</p>}
         {page.total > page.nodes.length && <button className="plain" onClick={() => setLimit(Math.min(500, limit + 200))} disabled={limit >= 500}>
           {limit >= 500 ? `${count(page.total - page.nodes.length)} more: search for them` : `Show more of ${count(page.total)}`}</button>}
       </>)}</Answered>
@@ -37,9 +37,9 @@ function Leaf({ node, options, full }: { node: TreeNode; options: TreeOptions; f
         {group && !full ? <button className="twist" aria-label={`${open ? "Close" : "Open"} ${node.path}`} onClick={() => setOpen(!open)}>{open ? "▾" : "▸"}</button> : <span style={{ width: 18 }} />}
         <span className={`dot ${node.type} ${node.mark ?? ""}`} />
         {node.type === "array" && node.mark !== "removed"
-          ? <a href={href(options.place, options.repository, "array", { version: options.version, path: node.path, against: options.against })}>{full ? node.path : node.name}</a>
-          : <span style={node.mark === "removed" ? { textDecoration: "line-through" } : undefined}>{full ? node.path : node.name}</span>}
-        <span className="soft small">{nodeShape(node)}{group && node.children > 0 ? several(node.children, "child", "children") : ""}</span>
+          ? <a href={href(options.place, options.repository, "array", { version: options.version, path: node.path, against: options.against })}>{visible(full ? node.path : node.name)}</a>
+          : <span style={node.mark === "removed" ? { textDecoration: "line-through" } : undefined}>{visible(full ? node.path : node.name)}</span>}
+        <span className="soft small shape" title={nodeShape(node)}>{visible(nodeShape(node))}{group && node.children > 0 ? several(node.children, "child", "children") : ""}</span>
         {node.mark && <Badge mark={node.mark} />}
         {node.chunks_changed > 0 && <span className="soft small">{several(node.chunks_changed, "chunk")}</span>}
         {node.marks_below > 0 && !open && <span className="badge changed">{count(node.marks_below)} inside</span>}
@@ -69,7 +69,7 @@ function Changed({ node, route, version, against }: { node: TreeNode; route: Rou
   const asked = useAnswer<ChunkMap>(inPlace(route.place, "chunks"), { repository: route.repository, version, against, path: node.path });
   return (
     <section className="card stack" style={{ gap: 10 }} aria-label={`Chunks of ${node.path}`}>
-      <div className="row"><a className="grow" href={href(route.place, route.repository, "array", { version, path: node.path, against })}><b>{node.path}</b></a>{node.mark && <Badge mark={node.mark} />}<span className="soft small">{several(node.chunks_changed, "chunk")} written</span></div>
+      <div className="row"><a className="grow" href={href(route.place, route.repository, "array", { version, path: node.path, against })}><b>{visible(node.path)}</b></a>{node.mark && <Badge mark={node.mark} />}<span className="soft small">{several(node.chunks_changed, "chunk")} written</span></div>
       <Answered asked={asked}>{(map) => <Chunks map={map} />}</Answered>
       <div className="row small"><a href={href(route.place, route.repository, "compare", { path: node.path, left: against, right: version })}>Compare the values of both versions</a></div>
     </section>
@@ -81,6 +81,7 @@ export function SnapshotView({ route }: { route: Route }): React.ReactElement {
   const version = query.version || "main";
   const asked = useAnswer<SnapshotPage>(inPlace(place, "snapshot"), { repository, version, against: query.against });
   const refs = useAnswer<Refs>(inPlace(place, "refs"), { repository });
+  const bytes = useAnswer<{ bytes: Record<string, number | null> }>(asked.answer ? inPlace(place, "written") : null, { repository, ids: asked.answer?.commit.id });
   const [shown, setShown] = useState(4);
   return <Answered asked={asked}>{(page) => {
     const { commit } = page;
@@ -88,14 +89,16 @@ export function SnapshotView({ route }: { route: Route }): React.ReactElement {
     return (
       <div className="stack">
         <section className="card stack">
-          <div className="row"><h2 className="grow" style={{ fontSize: 18 }}>{title || "(no message)"}</h2><Names commit={commit} place={place} repository={repository} /></div>
-          {rest.join("\n").trim() && <pre>{rest.join("\n").trim()}</pre>}
+          <div className="row"><h2 className="grow" style={{ fontSize: 18 }}>{visible(title) || "(no message)"}</h2><Names commit={commit} place={place} repository={repository} /></div>
+          {rest.join("\n").trim() && <pre>{visible(rest.join("\n").trim())}</pre>}
           <div className="row soft small" style={{ gap: 18 }}>
             <span className="mono">{commit.id}</span><span>{exact(commit.written_at)} · <Time at={commit.written_at} /></span>
             {commit.maker && <span>by <MadeBy maker={commit.maker} /></span>}
             {commit.parent_id && <span>parent <Id id={commit.parent_id} place={place} repository={repository} /></span>}
           </div>
           <div className="figures">
+            {(bytes.answer?.bytes[commit.id] ?? 0) > 0 && !query.against && <div><b>{size(bytes.answer!.bytes[commit.id]!)}</b><span className="soft small">written</span></div>}
+            {commit.rebases > 0 && <div><b>{count(commit.rebases)}</b><span className="soft small">{commit.rebases === 1 ? "rebase" : "rebases"}</span></div>}
             {page.against !== null && <><div><b style={{ color: "var(--good)" }}>+{count(page.added)}</b><span className="soft small">added</span></div><div><b style={{ color: "var(--warn)" }}>{count(page.changed)}</b><span className="soft small">changed</span></div>
               <div><b style={{ color: "var(--bad)" }}>−{count(page.removed)}</b><span className="soft small">removed</span></div>{page.moved > 0 && <div><b>{count(page.moved)}</b><span className="soft small">moved</span></div>}<div><b>{count(page.chunks)}</b><span className="soft small">chunks written</span></div></>}
             <div><b>{count(page.manifests)}</b><span className="soft small">{page.manifests === 1 ? "manifest" : "manifests"}, {size(page.manifest_bytes)}</span></div>
@@ -122,7 +125,7 @@ export function SnapshotView({ route }: { route: Route }): React.ReactElement {
             {page.arrays.length > 0 && <ContentsView key={`${commit.id} ${page.against}`} route={route} version={commit.id} against={page.against ?? ""} />}
             {page.checks.length > 0 && <section className="card stack"><h2>Checks</h2><div className="scroll"><table><tbody>{page.checks.map((one, at) => (
               <tr key={at}><td><span className={`badge ${one.passed === "passed" ? "added" : "removed"}`}>{one.passed}</span></td><td>{one.check}</td><td>{one.subject}</td><td>{one.value}</td><td>{one.text}</td></tr>))}</tbody></table></div></section>}
-            {Object.keys(commit.metadata).length > 0 && <section className="card stack"><h2>Metadata of the commit</h2><Facts pairs={Object.entries(commit.metadata).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : String(value)])} /></section>}
+            {Object.keys(commit.metadata).length > 0 && <section className="card stack"><h2>Metadata of the commit</h2><Facts pairs={Object.entries(commit.metadata).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : visible(String(value))])} /></section>}
           </div>
         </div>
       </div>
