@@ -62,7 +62,7 @@ def _menu() -> list[dict[str, Any]]:
     """An entry in the navigation of Airflow 3.0, which has no pages of plugins."""
     if has_react_apps() or not _is_on():
         return []
-    return [{"name": "Icechunk", "category": "Browse", "href": f"{_BASE}{PREFIX}/"}]
+    return [{"name": "Icechunk", "href": f"{_BASE}{PREFIX}/"}]
 
 
 class IcechunkPlugin(AirflowPlugin):

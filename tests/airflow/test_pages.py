@@ -296,6 +296,18 @@ def test_a_link_leads_to_the_page_of_the_snapshot(monkeypatch: pytest.MonkeyPatc
     assert IcechunkSnapshotLink().get_link(task, ti_key=None) == page  # type: ignore[arg-type]
 
 
+def test_airflow_before_3_1_gets_a_page_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_icechunk import compat
+    from airflow_provider_icechunk.plugins import icechunk_plugin
+
+    assert compat.has_react_apps()
+    assert icechunk_plugin._menu() == []
+    monkeypatch.setattr(compat, "airflow_version", lambda: "3.0.6")
+    assert not compat.has_react_apps()
+    assert icechunk_plugin._menu() == [{"name": "Icechunk", "href": "/icechunk/"}]
+    assert snapshot_page("c", "r", "X") == "/icechunk/#/c/r/snapshot?version=X"
+
+
 def test_a_task_leads_to_its_repository_whether_it_wrote_or_failed() -> None:
     link, nothing = IcechunkRepositoryLink(), SimpleNamespace(repository=None)
     task: Any = SimpleNamespace(icechunk_conn_id="c", repository="a b")

@@ -20,13 +20,12 @@ from typing import Any
 
 import pytest
 import uvicorn
-from support.browsing import SCRIPT
+from support.browsing import SCRIPT, launch
 from support.standalone import until
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser.serve import listen, standalone
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
-from tools.screenshots.chromium import MissingError, find_chromium
 
 pytestmark = [pytest.mark.ui, pytest.mark.long, pytest.mark.timeout(900)]
 ARRAY = "path=%2Fsurface%2Ftemperature&at=30,0,0"
@@ -45,17 +44,8 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    pytest.importorskip("playwright", reason="`make test-ui` installs the driver")
-    from playwright.sync_api import sync_playwright
-
-    try:
-        path = find_chromium()
-    except MissingError as error:
-        pytest.skip(str(error))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with launch() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -268,3 +258,28 @@ def test_who_may_not_read_the_connection_is_told_so(
     page.goto(f"{airflow[0]}/plugin/icechunk#/icechunk_default/weather/history")
     page.get_by_text("You may not read this connection").first.wait_for(timeout=60_000)
     assert page.get_by_text("Temperature and wind").count() == 0
+
+
+@pytest.mark.airflow
+def test_every_route_asks_who_it_is_and_what_they_may(
+    chromium: Any, airflow: tuple[str, Path]
+) -> None:
+    from airflow_provider_icechunk.browser.app import files, readers
+
+    usual = "?repository=weather&path=/surface/time&left=v1&ids=x&at=0"
+    routes = [
+        f"/icechunk{route.path}".format(connection_id="icechunk_default", what="expire", name="x")  # type: ignore[attr-defined]
+        for router in (files, readers)
+        for route in router.routes
+    ]
+    nobody, viewer, admin = (
+        chromium.new_context().request,
+        log_in(chromium, airflow, "viewer").request,
+        log_in(chromium, airflow, "admin").request,
+    )
+    for route in [*routes, "/icechunk/api/home"]:
+        seen = [who.get(f"{airflow[0]}{route}{usual}").status for who in (nobody, viewer, admin)]
+        allowed = 404 if route.endswith("/static/x") else 400 if route.endswith("written") else 200
+        assert seen == [401, 403 if "places" in route else allowed, allowed], route
+    home = viewer.get(f"{airflow[0]}/icechunk/api/home").json()
+    assert home["places"] == []

@@ -23,6 +23,7 @@ from .example import make_weather
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 _TEMPERATURE = "path=%2Fsurface%2Ftemperature"
 VIEWS = {
+    "home": ("light", ""),
     "history": ("light", "#/local/weather/history"),
     "snapshot": ("dark", "#/local/weather/snapshot?version=tag%3Av1"),
     "array": ("light", f"#/local/weather/array?{_TEMPERATURE}&version=tag%3Av1&at=30,0,0"),
@@ -72,7 +73,7 @@ def draw(chromium: str, address: str, into: Path) -> None:
             )
             page.goto(address + place)
             page.wait_for_load_state("networkidle")
-            page.wait_for_function("!document.querySelector('.wait')")
+            page.locator(".wait").first.wait_for(state="detached")
             target = into / f"browser-{name}.png"
             page.screenshot(path=target)
             print(f"  {target.name}")
