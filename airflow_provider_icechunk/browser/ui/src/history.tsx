@@ -110,7 +110,7 @@ export function History({ route }: { route: Route }): React.ReactElement {
       <div className="row" aria-live="polite">
         {state.busy && <span className="soft">Loading …</span>}
         {!state.busy && state.cursor !== null && <button onClick={() => load(state.cursor, state.commits, state.examined)}>{filtered ? "Search older commits" : "Show older commits"}</button>}
-        {!state.busy && <span className="soft small">{filtered ? `${several(state.commits.length, "match", "matches")} in ${several(state.examined, "commit")}` : several(state.commits.length, "commit")}{state.cursor === null ? ", the whole history" : ""}</span>}
+        {!state.busy && state.problem === null && <span className="soft small">{filtered ? `${several(state.commits.length, "match", "matches")} in ${several(state.examined, "commit")}` : several(state.commits.length, "commit")}{state.cursor === null ? ", the whole history" : ""}</span>}
         {(refs.answer?.more_branches ?? 0) > 0 && <span className="soft small">{count(refs.answer!.more_branches)} more branches are not listed</span>}
       </div>
     </div>

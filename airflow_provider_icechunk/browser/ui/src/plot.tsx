@@ -51,7 +51,7 @@ function ticksOf(axis: PictureAxis, most: number): Tick[] {
   if (size > 2 && Number.isFinite(first) && Number.isFinite(last) && first !== last) {
     const values = axis.labels.map(numeric), up = last > first;
     if (values.every((one, at) => at === 0 || (up ? one > values[at - 1]! : one < values[at - 1]!))) {
-      const steps = /^degrees?_?[a-z]*$/i.test(axis.units ?? "") ? [1, 2, 5, 10, 15, 30, 45, 60, 90] : undefined;
+      const steps = /^degrees?_?[a-z]*$/i.test(axis.units ?? "") ? [1, 2, 5, 10, 15, 30, 45, 60, 90, 180] : undefined;
       return ticks(Math.min(first, last), Math.max(first, last), most, steps).map((value) => {
         const after = Math.max(1, values.findIndex((one) => (up ? one >= value : one <= value)));
         const low = values[after - 1]!, high = values[after]!;
@@ -159,7 +159,7 @@ export function Image({ picture, scale, range, onPick, label }: {
 function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: PictureAxis, width: number, height: number): void {
   pen.fillStyle = style("--soft");
   pen.textBaseline = "top";
-  const most = Math.max(2, Math.floor(width / 130));
+  const most = Math.max(2, Math.floor(width / (Number.isFinite(numeric(columns.labels[0] ?? "")) ? 80 : 130)));
   for (const tick of ticksOf(columns, most)) {
     const x = LEFT + tick.share * width;
     const text = short(tick.text), half = pen.measureText(text).width / 2;
