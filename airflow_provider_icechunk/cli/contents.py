@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -20,29 +19,11 @@ from .screen import Report, Task
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from airflow_provider_icechunk.api import Session
-    from airflow_provider_icechunk.engine.format.model import Node
     from airflow_provider_icechunk.engine.maintenance.measure import Measurement, Size
+    from airflow_provider_icechunk.engine.tree.entries import TreeEntry
 
 
 _SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
-    """A group or an array in the tree."""
-
-    path: str
-    type: str
-    shape: tuple[int, ...] | None = None
-    chunk_shape: tuple[int, ...] | None = None
-    grid: tuple[int, ...] | None = None
-    """Chunks along each dimension, written or not."""
-    data_type: str | None = None
-    dimension_names: tuple[str | None, ...] | None = None
-    chunks: int | None = None
-    """Chunks that were written; `None` unless counted."""
-    bytes: int | None = None
 
 
 def init(task: Task) -> Report:
@@ -66,6 +47,8 @@ def init(task: Task) -> Report:
 
 def tree(task: Task) -> Report:
     """Show the groups and arrays of one version."""
+    from airflow_provider_icechunk.engine.tree.entries import read_entry
+
     repository = task.open()
     snapshot_id = find_version(repository, task.args.version)
     session = repository.readonly_session(snapshot_id=snapshot_id)
@@ -76,31 +59,12 @@ def tree(task: Task) -> Report:
             "to list them",
             kind=Kind.NODE_NOT_FOUND,
         )
-    entries = [read_entry(session, node, task.args.chunks) for node in session.tree.nodes(path)]
+    entries = [
+        read_entry(session.tree, node, task.args.chunks) for node in session.tree.nodes(path)
+    ]
     return Report(
         {"snapshot_id": snapshot_id, "nodes": [asdict(entry) for entry in entries]},
         [draw_tree(path, entries)],
-    )
-
-
-def read_entry(session: Session, node: Node, count_chunks: bool) -> TreeEntry:
-    """The tree entry of a node; counting chunks reads its manifests."""
-    from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument, parse_node
-
-    document = parse_node(node.user_data, rectilinear=True)
-    if not isinstance(document, ArrayDocument):
-        return TreeEntry(node.path, "group")
-    refs = session.tree.references(node) if count_chunks else None
-    return TreeEntry(
-        node.path,
-        "array",
-        document.shape,
-        document.chunk_shape,
-        document.num_chunks,
-        _data_type(json.loads(node.user_data).get("data_type")),
-        document.dimension_names,
-        None if refs is None else len(refs),
-        None if refs is None else int(refs.length.sum()),
     )
 
 
@@ -225,10 +189,3 @@ def _sides(entry: TreeEntry) -> str:
     named = zip(entry.dimension_names, entry.shape, strict=True)
     sides = (f"{plain(name)}: {length}" if name else str(length) for name, length in named)
     return "(" + ", ".join(sides) + ")"
-
-
-def _data_type(value: object) -> str | None:
-    """The name of a data type, which is a string or an object with a name."""
-    if isinstance(value, Mapping):
-        value = value.get("name")
-    return value if isinstance(value, str) else None

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_icechunk.engine.maintenance.ages import safe_cutoff
+from airflow_provider_icechunk.engine.pipelines.versions import newest, read_heads
 
 from . import render
-from .history import newest, read_heads
 from .render import number, plain, several, show_moment, size
 from .screen import Report, Task, UsageError
 

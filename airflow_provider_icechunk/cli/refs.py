@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.engine.pipelines.versions import find_version
+from airflow_provider_icechunk.engine.pipelines.versions import (
+    describe,
+    find_version,
+    read_heads,
+)
 
 from . import render
-from .history import describe, read_heads
 from .render import first_line, plain, show_moment
 from .screen import Report, Task
 

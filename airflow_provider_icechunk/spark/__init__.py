@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         verify,
     )
     from airflow_provider_icechunk.spark.read.frames import read_dataframe
+    from airflow_provider_icechunk.spark.read.metadata import read_metadata
     from airflow_provider_icechunk.spark.source.source import IcechunkSource
     from airflow_provider_icechunk.spark.write.files import ingest_files
     from airflow_provider_icechunk.spark.write.frames import Axis, write_chunks, write_dataframe
@@ -51,6 +52,7 @@ __all__ = [
     "measure",
     "pipeline_job",
     "read_dataframe",
+    "read_metadata",
     "rechunk",
     "run_job",
     "verify",
@@ -79,6 +81,7 @@ _LATE = {
     "measure": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "pipeline_job": "airflow_provider_icechunk.spark.script",
     "read_dataframe": "airflow_provider_icechunk.spark.read.frames",
+    "read_metadata": "airflow_provider_icechunk.spark.read.metadata",
     "rechunk": "airflow_provider_icechunk.spark.write.rechunk",
     "run_job": "airflow_provider_icechunk.spark.submit",
     "verify": "airflow_provider_icechunk.spark.maintenance.maintenance",

@@ -24,9 +24,9 @@ _TYPES: dict[str, tuple[str, pa.DataType]] = {
     "f4": ("float", pa.float32()),
     "f8": ("double", pa.float64()),
 }
-_TIME = ("timestamp", pa.timestamp("us", tz="UTC"))
-_TEXT = ("string", pa.string())
-_NUMBERS = ("array<long>", pa.list_(pa.field("element", pa.int64())))
+TIME = ("timestamp", pa.timestamp("us", tz="UTC"))
+TEXT = ("string", pa.string())
+NUMBERS = ("array<long>", pa.list_(pa.field("element", pa.int64())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Column:
 def column_for(name: str, dtype: np.dtype[Any]) -> Column:
     """The column for values of a type; unsigned integers use the next wider signed type."""
     if dtype.kind == "M":
-        return Column(name, *_TIME)
+        return Column(name, *TIME)
     if dtype.kind in "UT":
-        return Column(name, *_TEXT)
+        return Column(name, *TEXT)
     known = _TYPES.get(f"{dtype.kind}{dtype.itemsize}")
     if known is None:
         raise UnsupportedError(
@@ -55,10 +55,10 @@ def column_for(name: str, dtype: np.dtype[Any]) -> Column:
 
 
 CHUNK_COLUMNS = (
-    Column("array", *_TEXT),
-    Column("chunk", *_NUMBERS),
-    Column("start", *_NUMBERS),
-    Column("shape", *_NUMBERS),
+    Column("array", *TEXT),
+    Column("chunk", *NUMBERS),
+    Column("start", *NUMBERS),
+    Column("shape", *NUMBERS),
     Column("data", "binary", pa.binary()),
 )
 """One row per chunk: its index, start and shape, and its values in C order."""
@@ -81,12 +81,19 @@ def to_arrow(
 
     :param absent: where there is no value, which becomes NULL.
     """
-    if column.arrow == _TIME[1]:
+    if column.arrow == TIME[1]:
         times = values.astype("datetime64[us]")
         return pa.array(times, pa.timestamp("us"), mask=absent).cast(column.arrow)
-    if column.arrow == _TEXT[1]:
+    if column.arrow == TEXT[1]:
         return pa.array([str(value) for value in values], column.arrow)
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     if native.dtype == np.float16:
         native = native.astype(np.float32)
     return pa.array(native, mask=absent).cast(column.arrow)
+
+
+def lists(rows: NDArray[np.int64]) -> pa.Array:
+    """Each row of a matrix as a list."""
+    count, width = rows.shape
+    borders = pa.array(np.arange(count + 1, dtype=np.int32) * width, pa.int32())
+    return pa.ListArray.from_arrays(borders, pa.array(rows.reshape(-1)), type=NUMBERS[1])

@@ -1,4 +1,4 @@
-"""Versions as people type them.
+"""Versions as people type them, the branches and tags, and the snapshots that they reach.
 
 A version is a branch, a tag or a snapshot id, of which the beginning is enough. `branch:x`, `tag:x`
 and `snapshot:x` resolve ambiguous names; `main~2` is the second ancestor.
@@ -6,13 +6,17 @@ and `snapshot:x` resolve ambiguous names; `main~2` is the second ancestor.
 
 from __future__ import annotations
 
+import heapq
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_icechunk.engine.history.graph import Commit
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 if TYPE_CHECKING:
+    from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
     from airflow_provider_icechunk.engine.repository import Repository
 
 _BACK = re.compile(r"(?P<name>.+?)~(?P<steps>[0-9]{0,9})")
@@ -118,3 +122,81 @@ def _by_beginning(repository: Repository, text: str) -> str | None:
             kind=Kind.INVALID_NAME,
         )
     return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The branches and tags, each with its snapshot id."""
+
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+
+    def tips(self) -> set[str]:
+        """The snapshots that branches and tags point to."""
+        return {*self.branches.values(), *self.tags.values()}
+
+    def commit(self, info: SnapshotInfo) -> Commit:
+        """A snapshot with its branches and tags."""
+        return Commit(
+            info.id,
+            info.parent_id,
+            info.written_at,
+            info.message,
+            tuple(sorted(name for name, tip in self.branches.items() if tip == info.id)),
+            tuple(sorted(name for name, tip in self.tags.items() if tip == info.id)),
+        )
+
+
+def read_heads(repository: Repository) -> Heads:
+    """The current branches and tags; one deleted during the read is left out."""
+    return Heads(
+        _look_up(repository.list_branches(), repository.lookup_branch),
+        _look_up(repository.list_tags(), repository.lookup_tag),
+    )
+
+
+def newest(
+    repository: Repository, tips: Iterable[str], limit: int | None
+) -> tuple[list[SnapshotInfo], bool]:
+    """The newest snapshots reachable from `tips`, and whether there are more."""
+    ready = [(-info.written_at.timestamp(), info.id, info) for info in _load(repository, tips)]
+    heapq.heapify(ready)
+    seen = {identity for _, identity, _ in ready}
+    found: list[SnapshotInfo] = []
+    while ready:
+        if limit is not None and len(found) >= limit:
+            return found, True
+        _, _, info = heapq.heappop(ready)
+        found.append(info)
+        if info.parent_id is not None and info.parent_id not in seen:
+            seen.add(info.parent_id)
+            parent = repository.lookup_snapshot(info.parent_id)
+            heapq.heappush(ready, (-parent.written_at.timestamp(), parent.id, parent))
+    return found, False
+
+
+def describe(info: SnapshotInfo, commit: Commit) -> dict[str, object]:
+    """A snapshot as JSON values."""
+    return {
+        "id": info.id,
+        "parent_id": info.parent_id,
+        "written_at": info.written_at.isoformat(),
+        "message": info.message,
+        "metadata": info.metadata,
+        "branches": list(commit.branches),
+        "tags": list(commit.tags),
+    }
+
+
+def _look_up(names: Iterable[str], look_up: Callable[[str], str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        try:
+            found[name] = look_up(name)
+        except NotFoundError:
+            continue
+    return found
+
+
+def _load(repository: Repository, tips: Iterable[str]) -> list[SnapshotInfo]:
+    return [repository.lookup_snapshot(tip) for tip in sorted(tips)]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import zarr
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid
 from airflow_provider_icechunk.engine.arrays.regions import (
     Parts,
     Region,
+    Span,
     extent,
     plan_box,
     slices,
@@ -122,31 +122,73 @@ def _read_numbers(
 def _long_rows(
     reading: PlannedRead, arrays: Sequence[zarr.Array[Any]], block: Region
 ) -> Iterator[pa.RecordBatch]:
-    labels = [reading.labels(axis, span) for axis, span in enumerate(block)]
+    """The cells of a block, in batches that are boxes, in C order.
+
+    Columns of dimensions are made of their labels by broadcasting, and those of inner dimensions
+    are the same in every batch.
+    """
+    shape = extent(block)
+    labels = [
+        to_arrow(values, dimension.column, absent)
+        for dimension, (values, absent) in zip(
+            reading.dimensions,
+            (reading.labels(axis, span) for axis, span in enumerate(block)),
+            strict=True,
+        )
+    ]
     values = [
         decoding.decode(np.asarray(array[slices(block)]).reshape(-1))
         for array, decoding in zip(arrays, reading.decodings, strict=True)
     ]
-    shape = extent(block)
     schema = arrow_schema(reading.columns)
-    for first in range(0, math.prod(shape), _ROWS):
-        last = min(first + _ROWS, math.prod(shape))
-        places: Sequence[Any] = np.unravel_index(np.arange(first, last), shape) if shape else ()
-        parts = [_taken(label, place) for label, place in zip(labels, places, strict=True)]
-        parts += [_taken(column, slice(first, last)) for column in values]
-        columns = [
-            to_arrow(p, c, gone) for (p, gone), c in zip(parts, reading.columns, strict=True)
-        ]
+    kept: dict[int, tuple[Any, pa.Array]] = {}
+
+    def column(axis: int, span: Span, box: tuple[int, ...]) -> pa.Array:
+        known = kept.get(axis)
+        if known is None or known[0] != (span, box):
+            known = kept[axis] = (span, box), _broadcast(labels[axis], axis, span, box)
+        return known[1]
+
+    first = 0
+    for piece in _pieces(shape, _cut(shape)):
+        box = extent(piece)
+        last = first + math.prod(box)
+        columns = [column(axis, span, box) for axis, span in enumerate(piece)]
+        for (cells, absent), of in zip(values, reading.columns[len(shape) :], strict=True):
+            gone = None if absent is None else absent[first:last]
+            columns.append(to_arrow(cells[first:last], of, gone))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        first = last
 
 
-_Part = tuple[NDArray[Any], NDArray[np.bool_] | None]
-"""Values, and where there is none."""
+def _cut(shape: Sequence[int]) -> int:
+    """The outermost dimension along which a batch has more than one place."""
+    inner = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        inner *= shape[axis]
+        if inner > _ROWS or not axis:
+            return axis
+    return 0
 
 
-def _taken(part: _Part, place: Any) -> _Part:
-    values, absent = part
-    return values[place], None if absent is None else absent[place]
+def _pieces(shape: Sequence[int], cut: int) -> Iterator[Region]:
+    """Boxes of some 10^5 cells that follow each other in C order."""
+    if not shape:
+        yield ()
+        return
+    step = max(1, _ROWS // max(1, math.prod(shape[cut + 1 :])))
+    whole = tuple((0, length) for length in shape[cut + 1 :])
+    for outer in np.ndindex(*shape[:cut]):
+        for start in range(0, shape[cut], step):
+            ahead = tuple((place, place + 1) for place in outer)
+            yield (*ahead, (start, min(start + step, shape[cut])), *whole)
+
+
+def _broadcast(labels: pa.Array, axis: int, span: Span, box: tuple[int, ...]) -> pa.Array:
+    """The labels at some positions of a dimension, for every cell of a box."""
+    places = np.arange(*span, dtype=np.int32)
+    sides = tuple(-1 if number == axis else 1 for number in range(len(box)))
+    return labels.take(pa.array(np.broadcast_to(places.reshape(sides), box).reshape(-1)))
 
 
 def _chunk_rows(array: zarr.Array[Any], region: Region) -> Iterator[pa.RecordBatch]:

@@ -51,6 +51,10 @@ class SourceOptions(BaseModel):
     snapshot: str | None = None
     asof: datetime | None = None
     layout: Literal["long", "chunks", "changes"] = "long"
+    metadata: str | None = None
+    """A table of metadata to read instead of values."""
+    dim: str | None = None
+    """For the coverage among them: the dimension."""
     variables: tuple[str, ...] | None = None
     isel: dict[str, int | tuple[int, int]] = {}
     sel: dict[str, tuple[Any, Any]] = {}

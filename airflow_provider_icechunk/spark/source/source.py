@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from airflow_provider_icechunk.engine.workers.codec import Fragment
+    from airflow_provider_icechunk.spark.read.metadata import MetadataRead
     from airflow_provider_icechunk.spark.read.plan import PlannedRead
     from airflow_provider_icechunk.spark.read.prune import ColumnFilter, Operator
 
@@ -69,9 +70,10 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
 
         from .stream_read import CHANGE_COLUMNS
 
-        if self._options().layout == "changes":
+        options = self._options()
+        if options.layout == "changes":
             return spark_schema(CHANGE_COLUMNS)
-        return spark_schema(self._plan().columns)
+        return spark_schema((self._metadata(options) or self._plan()).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that the options name now, or of changes up to it."""
@@ -81,7 +83,8 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         options = self._options()
         if options.layout == "changes":
             return IcechunkChangesReader(options)
-        return IcechunkReader(self._plan())
+        metadata = self._metadata(options)
+        return IcechunkReader(self._plan()) if metadata is None else MetadataReader(metadata)
 
     def writer(self, schema: StructType, overwrite: bool) -> IcechunkWriter:
         """A writer for frames with the columns `chunk` and `data`."""
@@ -109,6 +112,20 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         from .options import parse_options
 
         return parse_options(self.options)
+
+    def _metadata(self, options: SourceOptions) -> MetadataRead | None:
+        from airflow_provider_icechunk.spark.read.frames import open_snapshot
+        from airflow_provider_icechunk.spark.read.metadata import plan_metadata
+
+        if options.metadata is None:
+            return None
+        repository = options.repository()
+        session = open_snapshot(
+            repository, options.branch, options.tag, options.snapshot, options.asof
+        )
+        return plan_metadata(
+            repository, options.metadata, options.node, session.snapshot_id, options.dim
+        )
 
     def _plan(self) -> PlannedRead:
         from airflow_provider_icechunk.spark.read.frames import open_snapshot
@@ -193,6 +210,22 @@ class IcechunkReader(DataSourceReader):  # type: ignore[misc]
 
         if isinstance(partition, _ReadPart):
             yield from read_task(self._reading, self._reading.tasks[partition.number])
+
+
+class MetadataReader(DataSourceReader):  # type: ignore[misc]
+    """Reads a table of metadata."""
+
+    def __init__(self, reading: MetadataRead) -> None:
+        self._reading = reading
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One partition for each task of the plan."""
+        return [_ReadPart(number) for number in range(len(self._reading.tasks))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; a plan without tasks has one partition without rows."""
+        if isinstance(partition, _ReadPart):
+            yield from self._reading.read(self._reading.tasks[partition.number])
 
 
 @dataclass

@@ -27,7 +27,7 @@ from airflow_provider_icechunk.engine.history.diff import Diff
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
-from airflow_provider_icechunk.spark.columns import Column, arrow_schema
+from airflow_provider_icechunk.spark.columns import NUMBERS, TEXT, TIME, Column, arrow_schema, lists
 from airflow_provider_icechunk.spark.releases import missing
 
 from .limits import (
@@ -39,21 +39,19 @@ from .limits import (
 )
 from .options import EVERYTHING, NOW, SourceOptions
 
-_TEXT = ("string", pa.string())
-_NUMBERS = ("array<long>", pa.list_(pa.field("element", pa.int64())))
 _ROWS = 1 << 16
 
 CHANGE_COLUMNS = (
-    Column("snapshot_id", *_TEXT),
-    Column("parent_id", *_TEXT),
-    Column("written_at", "timestamp", pa.timestamp("us", tz="UTC")),
-    Column("message", *_TEXT),
-    Column("path", *_TEXT),
-    Column("change", *_TEXT),
-    Column("chunk", *_NUMBERS),
-    Column("start", *_NUMBERS),
-    Column("shape", *_NUMBERS),
-    Column("moved_from", *_TEXT),
+    Column("snapshot_id", *TEXT),
+    Column("parent_id", *TEXT),
+    Column("written_at", *TIME),
+    Column("message", *TEXT),
+    Column("path", *TEXT),
+    Column("change", *TEXT),
+    Column("chunk", *NUMBERS),
+    Column("start", *NUMBERS),
+    Column("shape", *NUMBERS),
+    Column("moved_from", *TEXT),
 )
 """One row per change. `change` is `created`, `updated`, `deleted` or `moved` for a node and
 `written` or `erased` for a chunk; only chunks have `chunk` (its number), `start` and `shape`."""
@@ -167,7 +165,7 @@ def _is_below(path: str, above: str) -> bool:
 def _node_rows(info: SnapshotInfo, changes: Sequence[NodeChange]) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(changes), _ROWS):
         part = changes[first : first + _ROWS]
-        nothing = pa.nulls(len(part), _NUMBERS[1])
+        nothing = pa.nulls(len(part), NUMBERS[1])
         yield _batch(
             info,
             pa.array([one.path for one in part], pa.string()),
@@ -187,7 +185,7 @@ def _chunk_rows(
             info,
             pa.array([node.path], pa.string()).take(pa.array(np.zeros(len(part), np.int64))),
             pa.array(words, pa.string()),
-            [_lists(part), *_cells(node, part)],
+            [lists(part), *_cells(node, part)],
             pa.nulls(len(part), pa.string()),
         )
 
@@ -196,17 +194,10 @@ def _cells(node: Node, places: NDArray[np.int64]) -> list[pa.Array]:
     """The start of each chunk and its shape inside the array; unknown for an irregular grid."""
     document = array_document(node)
     if document.chunk_counts is not None:
-        return [pa.nulls(len(places), _NUMBERS[1])] * 2
+        return [pa.nulls(len(places), NUMBERS[1])] * 2
     start = places * np.array(document.chunk_shape, np.int64)
     stop = np.minimum(start + document.chunk_shape, document.shape)
-    return [_lists(start), _lists(np.maximum(stop - start, 0))]
-
-
-def _lists(rows: NDArray[np.int64]) -> pa.Array:
-    """Each row as a list."""
-    count, width = rows.shape
-    borders = pa.array(np.arange(count + 1, dtype=np.int32) * width, pa.int32())
-    return pa.ListArray.from_arrays(borders, pa.array(rows.reshape(-1)), type=_NUMBERS[1])
+    return [lists(start), lists(np.maximum(stop - start, 0))]
 
 
 def _batch(
