@@ -10,13 +10,15 @@ newer generation is visible. A damaged entry point is an error, never "absent".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cache, partial
 from itertools import islice
 
 from airflow_provider_icechunk.engine.format.codec import FileType
-from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
+from airflow_provider_icechunk.engine.format.config.codec import encode_config
+from airflow_provider_icechunk.engine.format.config.conditions import standard_splitting
+from airflow_provider_icechunk.engine.format.config.model import ManifestConfig, RepositoryConfig
 from airflow_provider_icechunk.engine.format.detect import (
     FILES_TO_LOOK_AT,
     FIRST_KEYS,
@@ -154,16 +156,28 @@ def create(
     asked = ConditionGuard(storage, trust).begin()
     first = _first_snapshot(generation, world)
     chosen = None if config == RepositoryConfig() else config
-    writes = [partial(_put_first, refs, trust, storage, first)]
+    if generation.splits_by_default:
+        chosen = _with_standard_rules(chosen or RepositoryConfig())
+    writes: list[Callable[[], object]] = [partial(_put_first, refs, trust, storage, first)]
     if chosen is not None and not refs.holds_config:
         writes.append(partial(_claim_config, storage, refs, chosen))
-    together(*writes)
+    *_, version = together(*writes)
     for answer in asked:
         answer.result()
     storage.settle()
     if not refs.initialize(first, chosen):
         raise _exists(storage, "somebody else created one at the same time")
-    return refs if unread or chosen is not None else refs.after(Known({_CONFIG_KEY: None}))
+    if chosen is None:
+        return refs if unread else refs.after(Known({_CONFIG_KEY: None}))
+    if version is None:
+        return refs
+    return refs.after(Known({_CONFIG_KEY: Fetched(encode_config(chosen), version)}))
+
+
+def _with_standard_rules(config: RepositoryConfig) -> RepositoryConfig:
+    """The configuration to store: rules that split manifests are part of it."""
+    standard = RepositoryConfig(manifest=ManifestConfig(splitting=standard_splitting()))
+    return standard.merge(config)
 
 
 def _put_first(refs: Refs, trust: Trust, storage: Storage, first: Snapshot) -> None:
@@ -228,18 +242,21 @@ def _check_clean(storage: Storage, refs: Refs) -> bool:
     return configured
 
 
-def _claim_config(storage: Storage, refs: Refs, config: RepositoryConfig) -> None:
+def _claim_config(storage: Storage, refs: Refs, config: RepositoryConfig) -> Version:
     """Store the configuration, replacing that of an abandoned creation."""
-    if refs.save_config(config, None) is not None:
-        return
+    version = refs.save_config(config, None)
+    if version is not None:
+        return version
     stored, listed = refs.config(), storage.head(_CONFIG_KEY)
     if stored is None or listed is None:
         raise _exists(storage, "somebody else is creating one")
     if stored.config == config:
-        return
+        return stored.version
     abandoned = storage.now() - listed.created_at > _ABANDONED_AFTER
-    if not abandoned or refs.save_config(config, stored.version) is None:
+    version = refs.save_config(config, stored.version) if abandoned else None
+    if version is None:
         raise _exists(storage, "somebody else is creating one with another configuration")
+    return version
 
 
 def _exists(storage: Storage, reason: str) -> AlreadyExistsError:

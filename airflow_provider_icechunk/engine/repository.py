@@ -717,6 +717,8 @@ class Repository(Shown, RepositoryTwins):
     ) -> str:
         """Rewrite all manifests of a branch with the current configuration, as one commit.
 
+        A repository without rules for splitting gets the standard ones.
+
         Returns the id of the new snapshot. Its metadata says, under `splitting_config`, by which
         rules it was made. With `commit_method="amend"`, in generation `2`, it takes the place of
         the newest commit.

@@ -270,7 +270,7 @@ def test_a_setting_that_changes_nothing_is_named_in_one_warning(
     icechunk.Repository.open(storage, config)
     monkeypatch.setattr(core, "_warned", set())
     # Who opens what others stored chose nothing.
-    assert icechunk.Repository.open(storage).config == config
+    assert icechunk.Repository.open(storage).config == repo.config == repo.config.merge(config)
     assert len(caplog.messages) == 1
 
 

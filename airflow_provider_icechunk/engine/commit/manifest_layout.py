@@ -8,13 +8,18 @@ drags all of them in, so that boxes of one array never overlap.
 The grid of chunks is cut at regular places along each dimension; every box of the cut is one
 manifest. Boxes are numbered in row-major order, and numbering references is arithmetic on their
 index columns.
+
+Where the repository has the standard rules, boxes of large arrays are cut further, until none has
+more than `_BOX_ROWS` references: a commit of one chunk rewrites one box, whatever the array holds.
+Without rules the cut is the one that the stored manifests show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import pairwise
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +28,7 @@ from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Extent
 from airflow_provider_icechunk.engine.format.config.conditions import (
     ManifestSplittingConfig,
     dimension_matches,
+    standard_splitting,
 )
 from airflow_provider_icechunk.engine.format.coordinates import distinct
 from airflow_provider_icechunk.engine.format.ids import NodeId
@@ -56,10 +62,23 @@ class SplitGrid:
 
         Rows outside the grid, as there are after an array shrank, count to the nearest box.
         """
-        numbers = np.zeros(len(index), np.int64)
-        for axis, (boxes, size) in enumerate(zip(self.shape, self.sizes, strict=True)):
-            along = np.minimum(index[:, axis].astype(np.int64) // size, boxes - 1)
-            numbers = numbers * boxes + along
+        last = np.array(self.shape, np.int64) - 1
+        sizes = np.array(self.sizes, np.int64)
+        return self.number(np.minimum(index.astype(np.int64) // sizes, last))
+
+    def span(self, boxes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last box that each of `boxes`, of shape `(n, d, 2)`, reaches into."""
+        last = np.array(self.shape, np.int64) - 1
+        sizes = np.array(self.sizes, np.int64)
+        return np.minimum(boxes[..., 0] // sizes, last), np.minimum(
+            (boxes[..., 1] - 1) // sizes, last
+        )
+
+    def number(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of boxes from their places along each dimension, of shape `(n, d)`."""
+        numbers = np.zeros(len(places), np.int64)
+        for axis, boxes in enumerate(self.shape):
+            numbers = numbers * boxes + places[:, axis]
         return numbers
 
     def extents(self, number: int) -> Extents:
@@ -71,6 +90,56 @@ class SplitGrid:
             start = position * self.sizes[axis]
             ranges.append((start, min(start + self.sizes[axis], self.num_chunks[axis])))
         return tuple(reversed(ranges))
+
+
+_BOX_ROWS = 1 << 15
+
+
+def array_grid(
+    config: ManifestSplittingConfig | None,
+    path: str,
+    dimension_names: Sequence[str | None] | None,
+    num_chunks: Sequence[int],
+    stored: Sequence[ManifestRef],
+) -> SplitGrid:
+    """The cut of an array whose references are in the manifests `stored`."""
+    if config is None or not config.split_sizes:
+        return shown_grid(stored, num_chunks) or split_grid(None, path, None, num_chunks)
+    grid = split_grid(config, path, dimension_names, num_chunks)
+    return finer_grid(grid) if config == standard_splitting() else grid
+
+
+def finer_grid(grid: SplitGrid) -> SplitGrid:
+    """A cut of each box of `grid` into boxes with few references, along its first dimensions.
+
+    Sizes are powers of two, and growth along the first dimension does not change them, so that
+    boxes of an array that grew in another direction still nest.
+    """
+    sizes = [1 << (size - 1).bit_length() for size in grid.sizes]
+    for axis, size in enumerate(sizes):
+        behind = prod(
+            min(later, max(1, count))
+            for later, count in zip(sizes[axis + 1 :], grid.num_chunks[axis + 1 :], strict=True)
+        )
+        sizes[axis] = min(size, 1 << (max(1, _BOX_ROWS // behind).bit_length() - 1))
+        if behind <= _BOX_ROWS:
+            break
+    return SplitGrid(grid.num_chunks, tuple(sizes))
+
+
+def shown_grid(stored: Sequence[ManifestRef], num_chunks: Sequence[int]) -> SplitGrid | None:
+    """The regular cut that stored manifests show; `None` if they show none."""
+    boxes = _boxes(stored, num_chunks)
+    if len(stored) < 2 or boxes is None or not len(num_chunks):
+        return None
+    sizes = [
+        gcd(*boxes[:, axis, 0].tolist()) or max(1, count) for axis, count in enumerate(num_chunks)
+    ]
+    grid = SplitGrid(tuple(num_chunks), tuple(sizes))
+    first, last = grid.span(boxes)
+    if (first != last).any() or len(distinct(grid.number(first))) != len(stored):
+        return None
+    return grid
 
 
 def split_grid(
@@ -127,22 +196,27 @@ def choose(
     """Decide what a commit that edits the chunks `touched` has to load."""
     if everything or not stored:
         return Rewrite((), tuple(stored))
-    regions = [_reach(grid, ref.extents) for ref in stored]
-    dirty = set(distinct(grid.assign(touched)).tolist()) if len(touched) else set()
-    load = {number for number, ref in enumerate(stored) if not _fits(ref.extents, num_chunks)}
-    grown = True
-    while grown:
-        grown = False
-        for number, reach in enumerate(regions):
-            if number not in load and not dirty.isdisjoint(reach):
-                load.add(number)
-                grown = True
-            if number in load and not dirty.issuperset(reach):
-                dirty |= reach
-                grown = True
+    boxes = _boxes(stored, num_chunks)
+    if boxes is None:
+        return Rewrite((), tuple(stored))
+    first, last = grid.span(boxes)
+    alone = (first == last).all(axis=1)
+    numbers = grid.number(first)
+    dirty = distinct(grid.assign(touched))
+    load: NDArray[np.bool_] = np.any(boxes[..., 1] > np.array(num_chunks, np.int64), axis=1)
+    reach = {n: _reach(grid, first[n], last[n]) for n in np.flatnonzero(~alone).tolist()}
+    while True:
+        hit = load | (alone & np.isin(numbers, dirty))
+        for number, reached in reach.items():
+            hit[number] |= bool(np.isin(reached, dirty).any())
+        more = [numbers[hit & alone], *(reach[n] for n in reach if hit[n])]
+        grown = distinct(np.concatenate([dirty, *more]))
+        if len(grown) == len(dirty) and (hit == load).all():
+            break
+        dirty, load = grown, hit
     return Rewrite(
-        keep=tuple(ref for number, ref in enumerate(stored) if number not in load),
-        load=tuple(ref for number, ref in enumerate(stored) if number in load),
+        keep=tuple(ref for ref, loaded in zip(stored, load.tolist(), strict=True) if not loaded),
+        load=tuple(stored[number] for number in np.flatnonzero(load).tolist()),
     )
 
 
@@ -166,7 +240,11 @@ def distribute(
     if grid.count == 1:
         return [rows]
     regions = grid.assign(rows.index)
-    return [rows.take(regions == region).compact() for region in distinct(regions)]
+    if bool((regions[1:] < regions[:-1]).any()):
+        order = np.argsort(regions, kind="stable")
+        rows, regions = rows.take(order), regions[order]
+    cuts = [0, *(np.flatnonzero(regions[1:] != regions[:-1]) + 1).tolist(), len(rows)]
+    return [rows.take(slice(start, stop)).compact() for start, stop in pairwise(cuts)]
 
 
 def share(pieces: Sequence[tuple[NodeId, ChunkRefs]]) -> list[list[tuple[NodeId, ChunkRefs]]]:
@@ -195,21 +273,21 @@ def share(pieces: Sequence[tuple[NodeId, ChunkRefs]]) -> list[list[tuple[NodeId,
     return [*groups, open_group] if open_group else groups
 
 
-def _reach(grid: SplitGrid, extents: Extents | None) -> set[int]:
-    """Numbers of the split regions that a box reaches into."""
-    shape = grid.shape
-    if extents is None or len(extents) != len(shape):
-        return set(range(grid.count))
+def _reach(grid: SplitGrid, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of the boxes from place `first` to place `last`."""
     numbers = np.zeros(1, np.int64)
-    for (low, high), size, boxes in zip(extents, grid.sizes, shape, strict=True):
-        along = np.arange(min(low // size, boxes - 1), min((high - 1) // size, boxes - 1) + 1)
-        numbers = (numbers[:, None] * boxes + along).reshape(-1)
-    return set(numbers.tolist())
+    for low, high, boxes in zip(first.tolist(), last.tolist(), grid.shape, strict=True):
+        numbers = (numbers[:, None] * boxes + np.arange(low, high + 1)).reshape(-1)
+    return numbers
 
 
-def _fits(extents: Extents | None, num_chunks: tuple[int, ...]) -> bool:
-    if extents is None:
-        return True
-    if len(extents) != len(num_chunks):
-        return False
-    return all(high <= count for (_, high), count in zip(extents, num_chunks, strict=True))
+def _boxes(stored: Sequence[ManifestRef], num_chunks: Sequence[int]) -> NDArray[np.int64] | None:
+    """Extents of manifests, of shape `(n, d, 2)`; `None` if one was made for another rank.
+
+    A manifest whose extents are not known may reach anywhere in the grid.
+    """
+    anywhere = tuple((0, max(1, count)) for count in num_chunks)
+    extents = [anywhere if ref.extents is None else ref.extents for ref in stored]
+    if any(len(box) != len(num_chunks) for box in extents):
+        return None
+    return np.array(extents, np.int64).reshape(len(stored), len(num_chunks), 2)

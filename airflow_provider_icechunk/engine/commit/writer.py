@@ -31,7 +31,7 @@ from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.engine.world import World, to_micros
 from airflow_provider_icechunk.exceptions import Kind, StorageError, UnsupportedError
 
-from .manifest_layout import choose, distribute, share, split_grid
+from .manifest_layout import array_grid, choose, distribute, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,10 @@ class CommitWriter:
         document = array_document(node)
         ndim = len(document.shape)
         edits = ChunkRefs.empty(ndim) if edits is None else edits
-        grid = split_grid(self.splitting, node.path, document.dimension_names, document.num_chunks)
+        known = () if self.rewrite_all else stored
+        grid = array_grid(
+            self.splitting, node.path, document.dimension_names, document.num_chunks, known
+        )
         rewrite = choose(
             stored, edits.index, grid, document.num_chunks, everything=self.rewrite_all
         )

@@ -55,6 +55,8 @@ class Capabilities:
     """Whether metadata files are compressed."""
     separates_attributes: bool = False
     """Whether long attributes can be stored in files of their own."""
+    splits_by_default: bool = False
+    """Whether new repositories store rules that split the manifests of large arrays."""
     nests_own_metadata: bool = False
     """Whether what this package writes into the metadata of commits is below `__icechunk`."""
 
@@ -129,6 +131,7 @@ class Generation(Capabilities, StrEnum):
             keeps_logs=True,
             tags_can_be_deleted=True,
             compresses_files=True,
+            splits_by_default=True,
         ),
     )
     V2 = (
@@ -150,6 +153,7 @@ class Generation(Capabilities, StrEnum):
             rectilinear=True,
             compresses_locations=True,
             compresses_files=True,
+            splits_by_default=True,
             nests_own_metadata=True,
         ),
     )

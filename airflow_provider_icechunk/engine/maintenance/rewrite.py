@@ -10,6 +10,10 @@ from airflow_provider_icechunk.engine.commit.take_back import take_back
 from airflow_provider_icechunk.engine.commit.writer import CommitWriter
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.config.codec import config_to_tree
+from airflow_provider_icechunk.engine.format.config.conditions import (
+    ManifestSplittingConfig,
+    standard_splitting,
+)
 from airflow_provider_icechunk.engine.format.config.model import ManifestConfig, RepositoryConfig
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
 from airflow_provider_icechunk.engine.format.model import Snapshot
@@ -43,14 +47,18 @@ def rewrite_manifests(
 ) -> SnapshotId:
     """Rewrite all manifests of the head of `branch` as a new commit, or amend the head.
 
+    Where nobody chose rules, the standard ones are stored with the repository and followed, so that
+    other writers keep to them, too.
+
     No chunk changes, so it cannot conflict with other commits: if the branch moves meanwhile, the
     arrays that changed are rewritten again on the new head.
     """
     core.conditions.check()
     core.clock.check()
     held = core.leasehold()
-    writer = CommitWriter(core.objects, core.settings.splitting, core.world, held, rewrite_all=True)
-    details = {**(metadata or {}), SPLITTING_KEY: _rules(core)}
+    splitting = _rules(core)
+    writer = CommitWriter(core.objects, splitting, core.world, held, rewrite_all=True)
+    details = {**(metadata or {}), SPLITTING_KEY: _as_tree(splitting)}
 
     def store(base: Snapshot) -> Snapshot | Behind:
         if commit_method == "amend":
@@ -97,8 +105,27 @@ def rewrite_manifests(
     )
 
 
-def _rules(core: Core) -> object:
-    splitting = core.settings.splitting
+def _rules(core: Core) -> ManifestSplittingConfig:
+    """The rules in force; the standard ones, stored by this, if there are none."""
+    chosen = None if core.config.manifest is None else core.config.manifest.splitting
+    if chosen is not None:
+        return chosen
+    standard = standard_splitting()
+    found = core.refs.config()
+    stored, version = (RepositoryConfig(), None) if found is None else (found.config, found.version)
+    rules = RepositoryConfig(manifest=ManifestConfig(splitting=standard))
+    if stored.manifest is not None and stored.manifest.splitting is not None:
+        return stored.manifest.splitting
+    if core.refs.save_config(stored.merge(rules), version) is None:
+        raise ConflictError(
+            f"the configuration of {core.storage.location} changed while rules for its manifests "
+            "were stored; try again",
+            kind=Kind.CONFIG_CHANGED,
+        )
+    return standard
+
+
+def _as_tree(splitting: ManifestSplittingConfig) -> object:
     config = RepositoryConfig(manifest=ManifestConfig(splitting=splitting))
     tree = config_to_tree(config, tags=False)
     manifest = tree["manifest"] if isinstance(tree, dict) else None

@@ -341,3 +341,20 @@ class ManifestSplittingConfig(Settings):
     def to_dict(self) -> dict[ManifestSplitCondition, dict[AnyDimCondition, DimSplitSize]]:
         """The rules as nested dictionaries."""
         return {condition: dict(dimensions) for condition, dimensions in self.split_sizes or ()}
+
+
+STANDARD_SPLIT = 4096
+"""Chunks along the first dimension that share a manifest in a new repository."""
+
+
+def standard_splitting() -> ManifestSplittingConfig:
+    """The rules that a new repository gets unless its creator chooses others.
+
+    They are stored, because an official writer without rules joins all manifests of an array. One
+    rule for all arrays: official commits become slow with many. Within it this package cuts large
+    arrays further, by their grids.
+    """
+    first = ManifestSplitDimCondition.Axis(0)
+    return ManifestSplittingConfig.from_dict(
+        {ManifestSplitCondition.AnyArray(): {first: STANDARD_SPLIT}}
+    )
