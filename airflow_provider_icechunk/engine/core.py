@@ -19,6 +19,7 @@ from airflow_provider_icechunk.engine.format.generation import Generation, Histo
 from airflow_provider_icechunk.engine.format.ids import ChunkId, format_id, new_id
 from airflow_provider_icechunk.engine.objects.chunk_reader import ChunkReader
 from airflow_provider_icechunk.engine.objects.chunk_writer import ChunkWriter, Packing
+from airflow_provider_icechunk.engine.objects.disk_cache import CachedReads, disk_cache
 from airflow_provider_icechunk.engine.objects.objects import CacheLimits, Objects
 from airflow_provider_icechunk.engine.refs import open_refs
 from airflow_provider_icechunk.engine.refs.base import JustRead, Refs, Trust
@@ -430,7 +431,9 @@ def build_core(
         manifest_bytes=settings.num_chunk_refs * 80,
         log_changes=_LOG_CHANGES if logs is None else logs,
     )
-    objects = Objects(storage, refs, level=settings.compression_level, limits=limits)
+    cache = None if server_of(storage) is None else disk_cache()
+    reads = storage if cache is None else CachedReads(storage, cache)
+    objects = Objects(storage, refs, level=settings.compression_level, limits=limits, reads=reads)
     endpoint = storage.endpoint_url if isinstance(storage, HasEndpoint) else None
     virtual = VirtualReader.from_config(
         config, authorize, given=given, trusted_endpoints=[endpoint] if endpoint else []
@@ -439,7 +442,7 @@ def build_core(
         storage=storage,
         refs=refs,
         objects=objects,
-        reader=ChunkReader(storage, refs.layout, virtual, kept_bytes=_kept_bytes(settings, given)),
+        reader=ChunkReader(reads, refs.layout, virtual, kept_bytes=_kept_bytes(settings, given)),
         virtual=virtual,
         config=config,
         settings=settings,

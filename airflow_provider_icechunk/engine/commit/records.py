@@ -23,6 +23,7 @@ from airflow_provider_icechunk.engine.format.model import (
     Snapshot,
     TransactionLog,
 )
+from airflow_provider_icechunk.engine.format.node_table import nodes_with
 from airflow_provider_icechunk.engine.format.zarr_metadata import MAX_RANK, array_document
 from airflow_provider_icechunk.engine.tree.boxes import (
     MOST_BOXES,
@@ -81,7 +82,7 @@ def record_of(changes: ChangeSet, base: Snapshot) -> WrittenRecord | None:
     }
     if not known and not changes.labels and not changes.appends:
         return None
-    nodes = [*base.nodes.values(), *changes.created.values()] if known else []
+    nodes = [*nodes_with(base.nodes, known), *changes.created.values()]
     arrays = {node.path: known[node.id] for node in nodes if node.id in known}
     return WrittenRecord(arrays, changes.labels, changes.appends)
 

@@ -7,7 +7,7 @@ try, for every array that the other side did not touch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
@@ -24,6 +24,7 @@ from airflow_provider_icechunk.engine.format.model import (
     TransactionLog,
     in_order,
 )
+from airflow_provider_icechunk.engine.format.node_table import edited, manifests_of, nodes_with
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.leases import Leasehold
 from airflow_provider_icechunk.engine.objects.objects import EncodedManifests, Objects
@@ -89,7 +90,7 @@ class CommitWriter:
             message=message,
             metadata=metadata,
             nodes=nodes,
-            manifest_files=self._used(nodes.values(), files),
+            manifest_files=self._used(nodes, files),
             started_at=min(self._started_at, flushed_at),
         )
         changed = changes.log(snapshot.id)
@@ -154,11 +155,12 @@ class CommitWriter:
         arrays: list[tuple[Node, tuple[ManifestRef, ...]]] = [
             (node, ()) for node in changes.created.values() if node.id in touched and node.array
         ]
-        for node in base.nodes.values():
-            if node.array is None or node.id in changes.deleted:
-                continue
-            if node.id in touched or self.rewrite_all:
-                arrays.append((changes.updated.get(node.id, node), node.array.manifests))
+        found = base.nodes.values() if self.rewrite_all else nodes_with(base.nodes, touched)
+        arrays += [
+            (changes.updated.get(node.id, node), node.array.manifests)
+            for node in found
+            if node.array is not None and node.id not in changes.deleted
+        ]
         return arrays
 
     def _rearrange(
@@ -194,11 +196,11 @@ class CommitWriter:
         return new_id(generation, self.world.entropy(generation.id_size))
 
     def _used(
-        self, nodes: Iterable[Node], files: Mapping[ManifestId, ManifestFile]
+        self, nodes: Mapping[str, Node], files: Mapping[ManifestId, ManifestFile]
     ) -> dict[ManifestId, ManifestFile]:
         """Exactly the manifests that the nodes name, in the order of ids."""
-        ids = {ref.id for node in nodes if node.array for ref in node.array.manifests}
-        return {identity: self._described(identity, files) for identity in sorted(ids)}
+        ids = sorted(manifests_of(nodes))
+        return {identity: self._described(identity, files) for identity in ids}
 
     def _described(
         self, identity: ManifestId, files: Mapping[ManifestId, ManifestFile]
@@ -247,7 +249,7 @@ def _only(values: set[bytes | None]) -> bytes | None:
 
 def new_nodes(
     base: Snapshot, changes: ChangeSet, manifests: Mapping[NodeId, tuple[ManifestRef, ...]]
-) -> dict[str, Node]:
+) -> Mapping[str, Node]:
     """The tree after the changes. Manifests not mentioned stay as the base has them."""
 
     def current(node: Node) -> Node:
@@ -260,6 +262,9 @@ def new_nodes(
         array = ArrayData(updated.array.shape, updated.array.dimension_names, refs)
         return replace(updated, array=array)
 
+    if not changes.created and not changes.deleted:
+        touched = nodes_with(base.nodes, {*changes.updated, *manifests})
+        return edited(base.nodes, {node.path: current(node) for node in touched})
     nodes = {
         path: current(node) for path, node in base.nodes.items() if node.id not in changes.deleted
     }

@@ -22,7 +22,7 @@ from airflow_provider_icechunk.engine.concurrency import THREADS, run_all
 from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Native, Payload, Virtual
 from airflow_provider_icechunk.engine.format.codec import Layout
 from airflow_provider_icechunk.engine.format.ids import ChunkId
-from airflow_provider_icechunk.engine.storage.base import Bounded, Data, Storage, read_into
+from airflow_provider_icechunk.engine.storage.base import Bounded, Data, Readable, read_into
 from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.exceptions import Kind, StorageError
 
@@ -182,7 +182,7 @@ class ChunkReader:
     """Maximum number of bytes of requests that are under way for one selection."""
 
     def __init__(
-        self, storage: Storage, layout: Layout, virtual: VirtualReader, *, kept_bytes: int = 0
+        self, storage: Readable, layout: Layout, virtual: VirtualReader, *, kept_bytes: int = 0
     ) -> None:
         self._storage = storage
         self._layout = layout

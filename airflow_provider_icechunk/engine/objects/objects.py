@@ -26,7 +26,7 @@ from airflow_provider_icechunk.engine.format.model import (
     TransactionLog,
 )
 from airflow_provider_icechunk.engine.refs.base import Refs
-from airflow_provider_icechunk.engine.storage.base import Fetched, Put, Storage
+from airflow_provider_icechunk.engine.storage.base import Fetched, Put, Readable, Storage
 from airflow_provider_icechunk.exceptions import FormatError, Kind, NotFoundError, StorageError
 
 from .cache import WeightedCache
@@ -59,8 +59,18 @@ class EncodedManifests:
 class Objects:
     """Snapshots, manifests and transaction logs of one repository."""
 
-    def __init__(self, storage: Storage, refs: Refs, *, level: int, limits: CacheLimits) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        refs: Refs,
+        *,
+        level: int,
+        limits: CacheLimits,
+        reads: Readable | None = None,
+    ) -> None:
+        """The objects in `storage`, whose manifests are read through `reads` if that is given."""
         self.storage = storage
+        self._reads = reads or storage
         self.refs = refs
         self._level = level
         codec = refs.codec
@@ -147,7 +157,7 @@ class Objects:
         missing = [one for one in wanted if self._logs.peek((one, None)) is None][:_LOGS_AHEAD]
         unread = [one for one in manifests if self._manifests.peek(one) is None]
         keys = [*map(self._log_key, missing), *map(self.refs.layout.manifest, unread)]
-        found = self.storage.get_many([(key, None) for key in keys])
+        found = self._reads.get_many([(key, None) for key in keys])
         for identity, file in zip(missing, found, strict=False):
             self._decoded_log(identity, file)
         for manifest, file in zip(unread, found[len(missing) :], strict=True):
@@ -305,7 +315,7 @@ class Objects:
         self, identity: ManifestId, decode: Callable[..., Manifest | Search]
     ) -> Manifest | Search:
         key = self.refs.layout.manifest(identity)
-        found = self.storage.get(key)
+        found = self._reads.get(key)
         if found is None:
             raise StorageError(
                 f"the manifest {key} is missing in {self.storage.location} although a snapshot "

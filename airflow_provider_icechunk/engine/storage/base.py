@@ -176,6 +176,23 @@ class KeepsUnfinished(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """The part of a storage that those who only read objects by their keys need."""
+
+    @property
+    def location(self) -> str:
+        """Where the objects are."""
+        ...
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Fetched | None:
+        """See `Storage.get`."""
+        ...
+
+    def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
+        """See `Storage.get_many`."""
+        ...
+
+
 @runtime_checkable
 class Storage(Protocol):
     """Where a repository keeps its objects.
@@ -261,7 +278,7 @@ class Storage(Protocol):
         ...
 
 
-def read_into(storage: Storage, key: str, start: int, space: memoryview) -> int | None:
+def read_into(storage: Readable, key: str, start: int, space: memoryview) -> int | None:
     """`get_into` for any storage."""
     if isinstance(storage, ReadsInto):
         return storage.get_into(key, start, space)

@@ -8,6 +8,7 @@ metadata as eight items.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.engine.format.chunk_refs import Extents
@@ -37,9 +39,11 @@ from airflow_provider_icechunk.engine.format.model import (
     in_order,
 )
 from airflow_provider_icechunk.engine.format.names import check_node_path
-from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table
+from airflow_provider_icechunk.engine.format.node_table import EditedNodes, NodeTable, StoredNodes
+from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table, batches
 from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter, Shape
 from airflow_provider_icechunk.engine.format.wire.messagepack import measure
+from airflow_provider_icechunk.engine.format.wire.nested import positions
 from airflow_provider_icechunk.engine.format.zarr_metadata import (
     MAX_RANK,
     GroupDocument,
@@ -170,6 +174,15 @@ _SHAPES = (
 )
 
 
+_START = IDENTIFIER + b"".join(shape.vtable() for shape in _SHAPES)
+"""How files of this package begin, behind the position of the root."""
+_MARKS_AT = 4 + len(_START)
+_MARKS = struct.Struct("<II")
+_MOST_WASTE = 1 << 16
+_FEW_NODES = 256
+_USUAL_PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What differs between the snapshot files of generations `1` and `2`."""
@@ -220,12 +233,50 @@ def decode(
 
 
 def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
-    """The payload of a snapshot."""
+    """The payload of a snapshot: nodes that were not changed are copied where that is possible."""
+    return _encode_edited(snapshot, dialect) or _encode_all(snapshot, dialect)
+
+
+def _encode_all(snapshot: Snapshot, dialect: Dialect) -> bytearray:
     writer = PayloadWriter(IDENTIFIER, _SHAPES)
+    marks = len(writer.data)
+    writer.data += bytes(_MARKS.size)
     shape = _root_shape(snapshot, dialect)
     root = writer.root(shape, align=8)
     if snapshot.extra is not None:
         writer.blob(root + shape.slots[8], snapshot.extra)
+    nodes = in_order(snapshot.nodes.values())
+    for link, node in zip(writer.references(root + 4, len(nodes)), nodes.values(), strict=True):
+        _write_node(writer, link, node, dialect)
+    end = len(writer.data)
+    _MARKS.pack_into(writer.data, marks, end, end)
+    return _finish(writer, root, snapshot, dialect)
+
+
+def _encode_edited(snapshot: Snapshot, dialect: Dialect) -> bytearray | None:
+    """The stored nodes with the changed ones behind them; `None` if all have to be written.
+
+    What a changed node was stays in the file without a use, until that is a quarter of it.
+    """
+    nodes = snapshot.nodes
+    if not isinstance(nodes, EditedNodes):
+        return None
+    source, shape = nodes.table.stored.source, _root_shape(snapshot, dialect)
+    if not isinstance(source, _Source) or source.reusable(shape, dialect) is None:
+        return None
+    whole, end = source.marks
+    writer = PayloadWriter.onto(bytearray(source.buffer.data[:end]), _SHAPES)
+    for path, node in nodes.changed.items():
+        _write_node(writer, source.links + 4 * nodes.table.row(path), node, dialect)
+    end = len(writer.data)
+    if end > whole + whole // 4 + _MOST_WASTE:
+        return None
+    _MARKS.pack_into(writer.data, _MARKS_AT, whole, end)
+    return _finish(writer, source.root, snapshot, dialect)
+
+
+def _finish(writer: PayloadWriter, root: int, snapshot: Snapshot, dialect: Dialect) -> bytearray:
+    """The payload with all that follows the nodes."""
     if dialect.newer:
         writer.blob(root + 24, b"", align=8)
         _write_manifest_infos(writer, root + 40, snapshot)
@@ -237,9 +288,6 @@ def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
     writer.number(root + 8, "Q", snapshot.flushed_at)
     writer.text(root + 16, snapshot.message)
     _write_metadata(writer, root + 20, snapshot.metadata, dialect)
-    nodes = in_order(snapshot.nodes.values())
-    for link, node in zip(writer.references(root + 4, len(nodes)), nodes.values(), strict=True):
-        _write_node(writer, link, node, dialect)
     return writer.finish()
 
 
@@ -252,13 +300,108 @@ def _root_shape(snapshot: Snapshot, dialect: Dialect) -> Shape:
     return plain if snapshot.extra is None else extended
 
 
-def _nodes(root: Table, dialect: Dialect) -> dict[str, Node]:
-    unreleased = root.has(7) and not dialect.newer
-    nodes = [_node(table, unreleased) for table in root.tables(2)]
-    by_path = in_order(nodes)
-    if len(by_path) != len(nodes) or len({node.id for node in nodes}) != len(nodes):
-        root.buffer.fail("two nodes have the same path or the same id")
-    return by_path
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The file that nodes were found in."""
+
+    buffer: Buffer
+    dialect: Dialect
+    root: int
+    slots: tuple[int, ...]
+    links: int
+    """Position of the links to the nodes."""
+    last: int
+    """Position of the last node."""
+
+    @property
+    def marks(self) -> tuple[int, int]:
+        """Where nodes ended when all of them were written, and where they end now."""
+        whole, end = _MARKS.unpack_from(self.buffer.data, _MARKS_AT)
+        return whole, end
+
+    def reusable(self, shape: Shape, dialect: Dialect) -> int | None:
+        """Where the nodes end, if this package wrote the file in the present layout."""
+        data = self.buffer.data
+        if self.dialect is not dialect or self.slots != shape.slots or shape.slots[8:]:
+            return None
+        if data[4:_MARKS_AT] != _START or not self.last < self.marks[1] <= len(data):
+            return None
+        return self.marks[1]
+
+
+def _nodes(root: Table, dialect: Dialect) -> Mapping[str, Node]:
+    buffer = root.buffer
+    if root.has(7) and not dialect.newer:
+        early = [_node(table, unreleased=True) for table in root.tables(2)]
+        by_path = in_order(early)
+        if len(by_path) != len(early) or len({node.id for node in early}) != len(early):
+            buffer.fail("two nodes have the same path or the same id")
+        return by_path
+    start, count = root.links(2)
+    buffer.hold(count * _NODE_MEMORY)
+    at = positions(buffer, [(start, count)])
+    ids = np.zeros((count, NODE_ID_SIZE), np.uint8)
+    spans = np.zeros((count, 2), np.int64)
+    for batch in batches(buffer, at):
+        ids[batch.rows] = batch.fixed(0, NODE_ID_SIZE)
+        spans[batch.rows] = batch.spans(1, text=True)
+    buffer.spend(int((spans[:, 1] - spans[:, 0]).sum()))
+    last = int(at.max()) if count else 0
+    source = _Source(buffer, dialect, root.at, root.slots, start, last)
+    stored = StoredNodes(
+        _paths(buffer, spans),
+        ids,
+        lambda row: _node(buffer.table(int(at[row]), root.depth + 1), unreleased=False),
+        lambda: _manifests_named(buffer, at),
+        source,
+        buffer.memory,
+    )
+    try:
+        nodes = NodeTable(stored)
+    except ValueError as error:
+        return buffer.fail(str(error))
+    if count <= _FEW_NODES:
+        # Damage is told at once where looking for it costs next to nothing.
+        list(nodes.values())
+    return nodes
+
+
+def _paths(buffer: Buffer, spans: NDArray[np.int64]) -> list[str]:
+    data = buffer.data
+    try:
+        paths = [data[start:stop].decode() for start, stop in spans.tolist()]
+    except UnicodeDecodeError:
+        return buffer.fail("a string is not UTF-8")
+    try:
+        for path in paths:
+            if not _USUAL_PATH.fullmatch(path):
+                check_node_path(path)
+    except InvalidInputError as error:
+        buffer.fail(error.message)
+    return paths
+
+
+def _manifests_named(
+    buffer: Buffer, at: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Rows of arrays, and the manifests that they name."""
+    rows, data = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    every = np.arange(len(at), dtype=np.int64)
+    for batch in batches(buffer, at):
+        arrays = batch.numbers(3, 1) == _ARRAY
+        rows.append(every[batch.rows][arrays])
+        data.append(batch.targets(4)[arrays])
+    owners, tables = np.concatenate(rows), np.concatenate(data)
+    starts, counts = np.zeros_like(tables), np.zeros_like(tables)
+    for batch in batches(buffer, tables):
+        starts[batch.rows], counts[batch.rows] = batch.vectors(2, 4)
+    named = positions(buffer, list(zip(starts.tolist(), counts.tolist(), strict=True)))
+    ids = np.zeros((len(named), OBJECT_ID_SIZE), np.uint8)
+    for batch in batches(buffer, named):
+        ids[batch.rows] = batch.fixed(0, OBJECT_ID_SIZE)
+    whole, size = ids.tobytes(), OBJECT_ID_SIZE
+    found = [whole[place : place + size] for place in range(0, len(whole), size)]
+    return np.repeat(owners, counts), found
 
 
 def _metadata(root: Table, where: str, dialect: Dialect, memory: Purse | None) -> Metadata:
@@ -300,7 +443,6 @@ def _manifest_files(root: Table, dialect: Dialect) -> dict[ManifestId, ManifestF
 
 
 def _node(table: Table, unreleased: bool) -> Node:
-    table.buffer.hold(_NODE_MEMORY)
     identity = NodeId(table.fixed(0, NODE_ID_SIZE))
     path = table.text(1)
     try:

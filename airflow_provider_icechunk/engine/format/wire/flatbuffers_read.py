@@ -381,6 +381,20 @@ class TableBatch:
         """`(n,)` announced numbers of items of vectors; not checked here."""
         return self._vectors(slot)[1]
 
+    def targets(self, slot: int) -> NDArray[np.int64]:
+        """`(n,)` unchecked positions of tables, or of the values of a union."""
+        at = self._field(slot, 4, 4)
+        links: NDArray[np.uint32] = gather(self.buffer, at, 4).view("<u4").reshape(len(at))
+        return at + links
+
+    def vectors(self, slot: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions and counts of items of `width` bytes, verified to be inside."""
+        start, count = self._vectors(slot)
+        if bool((start + count * width > self.buffer.size).any()):
+            self.buffer.fail("a vector reaches beyond the end of the file")
+        self.buffer.spend(int(count.sum()) * width)
+        return start, count
+
     def _vectors(self, slot: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Positions and counts of the items of the vectors in a slot."""
         at = self._field(slot, 4, 4)

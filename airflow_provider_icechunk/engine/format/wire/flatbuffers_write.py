@@ -55,6 +55,13 @@ class PayloadWriter:
             self._vtables[shape] = len(self.data)
             self.data += shape.vtable()
 
+    @classmethod
+    def onto(cls, data: bytearray, shapes: tuple[Shape, ...]) -> PayloadWriter:
+        """A payload that goes on where `data`, which begins with the same shapes, ends."""
+        writer = cls(bytes(data[4:8]), shapes)
+        writer.data = data
+        return writer
+
     def align(self, size: int, ahead: int = 0) -> int:
         """Pad until the position plus `ahead` is a multiple of `size`; returns the position."""
         self.data += bytes(-(len(self.data) + ahead) % size)
