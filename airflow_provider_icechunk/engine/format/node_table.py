@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.concurrency import PerProcess
 
 from .ids import NODE_ID_SIZE, ManifestId, NodeId
 from .model import Deferred, Node
-
-_decoding = threading.RLock()
-"""One lock for all: a decoder counts its memory, so no two threads may share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +42,12 @@ class StoredNodes:
 class NodeTable(Mapping[str, Node]):
     """Nodes by path, in the order of the paths' raw bytes; may raise `FormatError`."""
 
-    __slots__ = ("_known", "_rows", "stored")
+    __slots__ = ("_decoding", "_known", "_rows", "stored")
 
     def __init__(self, stored: StoredNodes) -> None:
         """A table of nodes; `ValueError` if two have the same path or the same id."""
+        # A decoder counts its memory, so no two threads may use one at a time.
+        self._decoding = PerProcess(threading.RLock)
         paths = stored.paths
         rows = range(len(paths))
         if not all(map(lt, paths, paths[1:])):
@@ -76,10 +76,14 @@ class NodeTable(Mapping[str, Node]):
         """Pickled as what it holds."""
         return (dict, (dict(self),))
 
+    def decode_all(self) -> None:
+        """Decode every node, in the thread that made the table, before others know it."""
+        self._known = {row: self.stored.decode(row) for row in self._rows.values()}
+
     def _node(self, row: int) -> Node:
         known = self._known.get(row)
         if known is None:
-            with _decoding, self.stored.memory or nullcontext():
+            with self._decoding.get(), self.stored.memory or nullcontext():
                 known = self._known[row] = self.stored.decode(row)
         return known
 
@@ -91,7 +95,7 @@ class NodeTable(Mapping[str, Node]):
 
     def manifests(self, *, but: Collection[int] = ()) -> set[ManifestId]:
         """Manifests that the nodes name, apart from those in some rows."""
-        with _decoding, self.stored.memory or nullcontext():
+        with self._decoding.get(), self.stored.memory or nullcontext():
             rows, ids = self.stored.manifests()
         if not but:
             return set(map(ManifestId, ids))

@@ -362,7 +362,7 @@ def _nodes(root: Table, dialect: Dialect) -> Mapping[str, Node]:
         return buffer.fail(str(error))
     if count <= _FEW_NODES:
         # Damage is told at once where looking for it costs next to nothing.
-        list(nodes.values())
+        nodes.decode_all()
     return nodes
 
 
