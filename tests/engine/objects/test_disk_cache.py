@@ -134,12 +134,8 @@ def test_only_what_was_not_read_before_is_asked_for(tmp_path: Path) -> None:
     for expected in (3, 0):
         reads = CachedReads(storage, DiskCache(tmp_path / "c"))
         storage.reset()
-        found = reads.get_many(
-            [("chunks/a", None), ("chunks/a", Bounded(2, 5)), ("chunks/b", None)][
-                : 3 if expected else 2
-            ]
-        )
-        assert [one and one.data for one in found][:2] == [b"0123456789", b"234"]
+        found = reads.get_many([("chunks/a", None), ("chunks/a", Bounded(2, 5))])
+        assert [one and one.data for one in found] == [b"0123456789", b"234"]
         space = memoryview(bytearray(3))
         assert reads.get_into("chunks/a", 4, space) == 3
         assert bytes(space) == b"456"
