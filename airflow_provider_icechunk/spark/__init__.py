@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         measure,
         verify,
     )
+    from airflow_provider_icechunk.spark.maintenance.procedures import call
     from airflow_provider_icechunk.spark.read.frames import read_dataframe
     from airflow_provider_icechunk.spark.read.metadata import read_metadata
     from airflow_provider_icechunk.spark.source.source import IcechunkSource
@@ -44,6 +45,7 @@ __all__ = [
     "RechunkPlan",
     "Region",
     "SparkWriteJob",
+    "call",
     "collect",
     "compact",
     "garbage_collect",
@@ -73,6 +75,7 @@ _LATE = {
     "RechunkPlan": "airflow_provider_icechunk.engine.arrays.rechunk",
     "Region": "airflow_provider_icechunk.spark.write.functions",
     "SparkWriteJob": "airflow_provider_icechunk.spark.write.job",
+    "call": "airflow_provider_icechunk.spark.maintenance.procedures",
     "collect": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "compact": "airflow_provider_icechunk.spark.maintenance.compact",
     "garbage_collect": "airflow_provider_icechunk.spark.maintenance.maintenance",

@@ -53,6 +53,7 @@ def read_dataframe(
     sel: Ranges | None = None,
     coordinates: bool = True,
     decode: bool = True,
+    columns: Sequence[str] | None = None,
     tasks: int | None = None,
 ) -> DataFrame:
     """Read the array at `path`, or arrays of the group there, from one snapshot as a frame.
@@ -67,6 +68,8 @@ def read_dataframe(
     :param coordinates: show values of coordinate arrays instead of positions, where they exist.
     :param decode: show what values mean by the CF conventions: times as timestamps, scaled numbers
         as they were before, missing values as NULL. Otherwise what is stored.
+    :param columns: those to make of a long frame, by default all: what an aggregate does not need
+        costs as much as what it does.
     """
     session = open_snapshot(repository, branch, tag, snapshot_id, as_of)
     reading = plan_reading(
@@ -77,6 +80,7 @@ def read_dataframe(
         selection=Selection(isel or {}, sel or {}),
         coordinates=coordinates,
         decode=decode,
+        columns=columns,
         tasks=tasks,
         cores=cores(spark),
     )
@@ -128,17 +132,15 @@ def _long_rows(
     are the same in every batch.
     """
     shape = extent(block)
-    labels = [
-        to_arrow(values, dimension.column, absent)
-        for dimension, (values, absent) in zip(
-            reading.dimensions,
-            (reading.labels(axis, span) for axis, span in enumerate(block)),
-            strict=True,
-        )
-    ]
+    shown = reading.columns[: len(reading.columns) - len(reading.decodings)]
+    labels = {
+        axis: _labels(reading, axis, block[axis])
+        for axis, dimension in enumerate(reading.dimensions)
+        if dimension.column in shown
+    }
     values = [
         decoding.decode(np.asarray(array[slices(block)]).reshape(-1))
-        for array, decoding in zip(arrays, reading.decodings, strict=True)
+        for array, decoding in zip(arrays, reading.decodings, strict=False)
     ]
     schema = arrow_schema(reading.columns)
     kept: dict[int, tuple[Any, pa.Array]] = {}
@@ -153,12 +155,17 @@ def _long_rows(
     for piece in _pieces(shape, _cut(shape)):
         box = extent(piece)
         last = first + math.prod(box)
-        columns = [column(axis, span, box) for axis, span in enumerate(piece)]
-        for (cells, absent), of in zip(values, reading.columns[len(shape) :], strict=True):
+        columns = [column(axis, piece[axis], box) for axis in labels]
+        for (cells, absent), of in zip(values, reading.columns[len(shown) :], strict=True):
             gone = None if absent is None else absent[first:last]
             columns.append(to_arrow(cells[first:last], of, gone))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
         first = last
+
+
+def _labels(reading: PlannedRead, axis: int, span: Span) -> pa.Array:
+    values, absent = reading.labels(axis, span)
+    return to_arrow(values, reading.dimensions[axis].column, absent)
 
 
 def _cut(shape: Sequence[int]) -> int:

@@ -66,10 +66,11 @@ class PlannedRead:
     session: Session
     layout: FrameLayout
     columns: tuple[Column, ...]
+    """Those that are shown: of dimensions, then of arrays."""
     dimensions: tuple[ReadDimension, ...]
     """None in frames of chunks."""
     decodings: tuple[Decoding, ...]
-    """Of the arrays, in the order of their columns."""
+    """Of the arrays that are shown, in the order of their columns."""
     box: Region
     tasks: tuple[ReadTask, ...]
 
@@ -113,8 +114,12 @@ def plan_reading(
     tasks: int | None,
     cores: int,
     decode: bool = True,
+    columns: Sequence[str] | None = None,
 ) -> PlannedRead:
-    """Plan to read the array at `path`, or arrays of the group there."""
+    """Plan to read the array at `path`, or arrays of the group there.
+
+    :param columns: those to show of a long frame; by default all.
+    """
     root = zarr.open_group(session.store, mode="r")
     node = root.get(path.strip("/")) if path.strip("/") else root
     if node is None:
@@ -124,6 +129,8 @@ def plan_reading(
     names = dimension_names(arrays[0])
     box = _box(arrays[0], names, home, selection, decode)
     if layout == "chunks":
+        if columns is not None:
+            raise InvalidInputError("`columns` are of long frames: a frame of chunks has its own")
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
         return PlannedRead(session, layout, CHUNK_COLUMNS, (), (), box, tuple(work))
     decodings = tuple(_decoding(array, decode) for array in arrays)
@@ -134,15 +141,31 @@ def plan_reading(
     taken = {column.name for column in values}
     group = home if coordinates else None
     dimensions = tuple(_dimension(name, group, taken, decode) for name in names)
+    shown = _shown((*(dimension.column for dimension in dimensions), *values), columns)
+    read = [number for number, column in enumerate(values) if column in shown]
+    # The chunks of an array say where tasks begin, also if its values are not shown.
+    read_arrays = [arrays[number] for number in read] or arrays[:1]
     return PlannedRead(
         session,
         layout,
-        (*(dimension.column for dimension in dimensions), *values),
+        shown,
         dimensions,
-        decodings,
+        tuple(decodings[number] for number in read),
         box,
-        tuple(_tasks(arrays, box, tasks, cores)),
+        tuple(_tasks(read_arrays, box, tasks, cores)),
     )
+
+
+def _shown(columns: tuple[Column, ...], wanted: Sequence[str] | None) -> tuple[Column, ...]:
+    if wanted is None:
+        return columns
+    unknown = [name for name in wanted if name not in {column.name for column in columns}]
+    if unknown or not wanted:
+        raise InvalidInputError(
+            f"there is no column {unknown[0] if unknown else ''!r}: the columns are "
+            f"{', '.join(column.name for column in columns)}"
+        )
+    return tuple(column for column in columns if column.name in wanted)
 
 
 def _decoding(array: zarr.Array[Any], decode: bool) -> Decoding:

@@ -56,6 +56,8 @@ class SourceOptions(BaseModel):
     dim: str | None = None
     """For the coverage among them: the dimension."""
     variables: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    """Of a long frame, those to make."""
     isel: dict[str, int | tuple[int, int]] = {}
     sel: dict[str, tuple[Any, Any]] = {}
     coordinates: bool = True
@@ -80,7 +82,7 @@ class SourceOptions(BaseModel):
     def _from_json(cls, value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) else value
 
-    @field_validator("variables", mode="before")
+    @field_validator("variables", "columns", mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
         return tuple(value.split(",")) if isinstance(value, str) else value

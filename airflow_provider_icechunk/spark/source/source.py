@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from airflow_provider_icechunk.engine.workers.codec import Fragment
+    from airflow_provider_icechunk.spark.columns import Column
     from airflow_provider_icechunk.spark.read.metadata import MetadataRead
     from airflow_provider_icechunk.spark.read.plan import PlannedRead
     from airflow_provider_icechunk.spark.read.prune import ColumnFilter, Operator
@@ -71,9 +72,10 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         from .stream_read import CHANGE_COLUMNS
 
         options = self._options()
-        if options.layout == "changes":
-            return spark_schema(CHANGE_COLUMNS)
-        return spark_schema((self._metadata(options) or self._plan()).columns)
+        columns: tuple[Column, ...] = CHANGE_COLUMNS
+        if options.layout != "changes":
+            columns = (self._metadata(options) or self._plan(options)).columns
+        return spark_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot that the options name now, or of changes up to it."""
@@ -84,7 +86,9 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
         if options.layout == "changes":
             return IcechunkChangesReader(options)
         metadata = self._metadata(options)
-        return IcechunkReader(self._plan()) if metadata is None else MetadataReader(metadata)
+        if metadata is not None:
+            return MetadataReader(metadata)
+        return IcechunkReader(self._plan(options))
 
     def writer(self, schema: StructType, overwrite: bool) -> IcechunkWriter:
         """A writer for frames with the columns `chunk` and `data`."""
@@ -127,11 +131,10 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
             repository, options.metadata, options.node, session.snapshot_id, options.dim
         )
 
-    def _plan(self) -> PlannedRead:
+    def _plan(self, options: SourceOptions) -> PlannedRead:
         from airflow_provider_icechunk.spark.read.frames import open_snapshot
         from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 
-        options = self._options()
         assert options.layout != "changes"
         session = open_snapshot(
             options.repository(), options.branch, options.tag, options.snapshot, options.asof
@@ -144,6 +147,7 @@ class IcechunkSource(DataSource):  # type: ignore[misc]
             selection=Selection(options.isel, options.sel),
             coordinates=options.coordinates,
             decode=options.decode,
+            columns=options.columns,
             tasks=options.tasks,
             cores=_CORES,
         )

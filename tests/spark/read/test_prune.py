@@ -9,6 +9,7 @@ import zarr
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
 from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.read.frames import read_task
 from airflow_provider_icechunk.spark.read.plan import PlannedRead, Selection, plan_reading
 from airflow_provider_icechunk.spark.read.prune import ColumnFilter, prune
@@ -128,3 +129,12 @@ def test_a_coordinate_without_numbers_is_left_to_spark() -> None:
     assert left == [0]
     reading, left = prune(plan(session), filters)  # A missing value is NULL, which is not larger.
     assert (reading.box, left) == (((2, 3),), [])
+
+
+def test_only_wanted_columns_are_made(session: Session) -> None:
+    everything = rows(plan(session))
+    for names in (["t"], ["lat"], ["place", "t"]):
+        found = rows(plan(session, columns=names))
+        assert found == [{name: row[name] for name in names} for row in everything]
+    with pytest.raises(InvalidInputError, match="no column 'tt': the columns are time, lat"):
+        plan(session, columns=["tt"])
