@@ -104,9 +104,11 @@ class Case:
             importlib.import_module("airflow_provider_icechunk.engine.maintenance.collect")
             importlib.import_module("airflow_provider_icechunk.engine.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
-            importlib.import_module("obstore.store")
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
+            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.client")
+            # Not before: in a forked process a client that was there already may be a parent's.
+            importlib.import_module("obstore.store")
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
                 "s3", region_name="us-east-1", endpoint_url=self.endpoint
