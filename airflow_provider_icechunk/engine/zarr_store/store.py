@@ -426,9 +426,18 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
 
         Returns `None`, or the chunks that were left out because no container covers them.
         """
-        items: Items = [(tuple(spec.index), reference_of(spec)) for spec in chunks]
+        covers = dict.fromkeys((spec.location for spec in chunks), True)
+        if validate_containers:
+            covers = {location: self._session.virtual.is_declared(location) for location in covers}
+        for location, is_covered in covers.items():
+            if not is_covered and has_known_scheme(location):
+                parse_location(location)
+        # Before a later reference replaces an earlier one: what is left out replaces nothing.
+        kept = [spec for spec in chunks if covers[spec.location]]
+        items: Items = [(tuple(spec.index), reference_of(spec)) for spec in kept]
         refs = ChunkRefs.from_items(len(items[0][0]) if items else 0, items)
-        return self._put_virtual(array_path, refs, validate=validate_containers)
+        self._put_virtual(array_path, refs, validate=False)
+        return [tuple(spec.index) for spec in chunks if not covers[spec.location]] or None
 
     def set_virtual_refs_arr(
         self,

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, assert_never
 
@@ -56,7 +56,7 @@ _NO_DETAILS = _NoDetails()
 class Connection:
     """One process's access to a bucket: by the native client, and by boto3's, made on first use.
 
-    Creating a client takes a tenth of a second, longer than opening a repository.
+    Creating the first client takes a tenth of a second, longer than opening a repository.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -100,8 +100,15 @@ def _session(settings: S3Settings) -> Session:
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_NO_DETAILS)
     session = Session()
+    session.register_component("data_loader", _descriptions())
     _give(session, settings.credentials)
     return session
+
+
+@cache
+def _descriptions() -> object:
+    """Botocore's descriptions of services, parsed once: nearly all that another client costs."""
+    return Session().get_component("data_loader")
 
 
 def _client(settings: S3Settings, session: Session) -> S3Client:
