@@ -31,6 +31,8 @@ SCHEDULES = 300
 WITHIN = 10_000
 """Schedules in which each planted bug has to be found."""
 AN_HOUR = 3_600
+QUICK = {"no_token", "blind_update", "lost_is_moved", "lost_fragment", "same_ids"}
+"""Bugs that are looked for in every run of the tests; the others in the long form."""
 DOCS = Path(__file__).parents[2] / "docs"
 GUARANTEES = DOCS / "guarantees.md"
 TABLE = {
@@ -103,16 +105,23 @@ def test_a_seed_gives_the_same_schedule_in_every_process() -> None:
     assert len(told) == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("what", BUGS)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[] if plant.__name__ in QUICK else [pytest.mark.long])
+        for what, plant in BUGS.items()
+    ],
+)
 @pytest.mark.timeout(3_600)
 def test_a_planted_bug_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[what](monkeypatch)
     found = first_found(WITHIN)
     print(f"| {what} | {found} |")
-    assert found == TABLE[what]
+    assert found is not None
 
 
+# Long, because a request more or less in the engine gives every seed another schedule.
+@pytest.mark.long
 @pytest.mark.parametrize("what", BUGS)
 def test_the_schedule_in_the_guarantees_finds_its_planted_bug(
     what: str, monkeypatch: pytest.MonkeyPatch
