@@ -7,7 +7,7 @@ here what this release lacks.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 try:
     import airflow  # noqa: F401
@@ -46,6 +46,7 @@ __all__ = [
     "declares_forms",
     "has_react_apps",
     "has_retry_policies",
+    "stats",
 ]
 
 
@@ -79,3 +80,15 @@ def has_retry_policies() -> bool:
     from airflow import sdk
 
     return hasattr(sdk, "ExceptionRetryPolicy")
+
+
+def stats() -> Any:
+    """Airflow's metrics, whose module moved with 3.2 and 3.3; `None` if it moved again."""
+    from importlib import import_module
+
+    for name in ("airflow.sdk.observability.stats", "airflow.observability.stats", "airflow.stats"):
+        try:
+            return import_module(name).Stats
+        except (ImportError, AttributeError):
+            continue
+    return None

@@ -1,6 +1,6 @@
-"""The Airflow plugin: the repository browser, with its answers at `/icechunk`.
+"""The Airflow plugin: the repository browser, with its answers at `/icechunk`, and metrics.
 
-Every Airflow component imports this module, so it imports nothing but Airflow's plugin class. The
+Every Airflow component imports this module, so it imports little of Airflow and no engine. The
 first request loads the pages and the engine.
 """
 
@@ -15,6 +15,8 @@ from airflow.plugins_manager import AirflowPlugin
 
 from airflow_provider_icechunk.compat import has_react_apps
 from airflow_provider_icechunk.links.snapshot import PREFIX
+
+from . import metrics
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -74,3 +76,4 @@ class IcechunkPlugin(AirflowPlugin):
     ]
     react_apps = _apps()
     appbuilder_menu_items = _menu()
+    listeners = [metrics]  # noqa: RUF012

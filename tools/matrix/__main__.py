@@ -17,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("action", choices=["run", "pin", "page", "list"], nargs="?", default="run")
     parser.add_argument("rows", nargs="*", help="only these rows")
     parser.add_argument("--check", action="append", help="only this check; can be given again")
+    parser.add_argument("--remove", action="store_true", help="remove each environment afterwards")
     given = parser.parse_args(arguments)
     matrix = load()
     unknown = sorted(set(given.rows) - set(matrix.rows))
@@ -35,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "page":
                 report.PAGE.write_text(report.page(matrix, report.read()))
             case _:
-                return _run(matrix, chosen, given.check)
+                return _run(matrix, chosen, given.check, remove=given.remove)
     except environments.MatrixError as problem:
         print(problem, file=sys.stderr)
         return 1
     return 0
 
 
-def _run(matrix: Matrix, rows: Sequence[Row], only: Sequence[str] | None) -> int:
+def _run(matrix: Matrix, rows: Sequence[Row], only: Sequence[str] | None, *, remove: bool) -> int:
     failed = 0
     for row in rows:
         wanted = [name for name in row.checks if not only or name in only]
@@ -59,6 +60,8 @@ def _run(matrix: Matrix, rows: Sequence[Row], only: Sequence[str] | None) -> int
             verdict = "ok" if outcome.passed else f"FAILS, see {outcome.log}"
             print(f"{row.name} {name}: {verdict}: {outcome.summary}", flush=True)
             failed += not outcome.passed
+        if remove:
+            environments.remove(row)
     return 1 if failed else 0
 
 

@@ -69,6 +69,11 @@ def ensure(row: Row) -> Path:
     return python
 
 
+def remove(row: Row) -> None:
+    """Remove a row's environment: each with Airflow and Spark takes about 2 GB."""
+    shutil.rmtree(FOLDER / row.name, ignore_errors=True)
+
+
 def interpreter(minor: str) -> str:
     """The command of a Python release: on PATH, or in pyenv's folder."""
     found = shutil.which(f"python{minor}")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.concurrency import Background
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
@@ -101,6 +102,14 @@ class Committer:
 
         Dying at any point leaves the branch at the old or at the new snapshot.
         """
+        with counters.timed("commit_seconds", self._core.world.monotonic):
+            try:
+                return self._commit(branch, request)
+            except ConflictError:
+                counters.add("conflicts")
+                raise
+
+    def _commit(self, branch: str, request: CommitRequest) -> Snapshot:
         token = request.token
         self._began, self._rebases = self.draft.tree.base.id, 0
         self._checked = self._check(allow_empty=request.allow_empty or token is not None)
@@ -135,6 +144,7 @@ class Committer:
             outcome = self._try(branch, request, metadata, head, racing=tries > 1)
             if isinstance(outcome, Snapshot):
                 return outcome
+            counters.add("lost_races")
             head = outcome.actual
             if request.solver is None or head is None:
                 break
@@ -155,7 +165,8 @@ class Committer:
         if earlier is not None:
             return earlier
         if head is not None and (solver is not None or replaces is not None):
-            standing = self._follow(branch, request, head, racing=racing)
+            with counters.timed("commit_rebase_seconds", self._core.world.monotonic):
+                standing = self._follow(branch, request, head, racing=racing)
             if isinstance(standing, Snapshot) or standing.actual is None:
                 return standing
             if solver is not None and standing.actual != self.draft.tree.base.id:
@@ -165,12 +176,15 @@ class Committer:
             metadata = {**metadata, PARENT_KEY: self._core.format_id(base.id)}
         if base.id != self._began:
             metadata = with_line(metadata, self._line(), self._core.generation, self._rebases)
-        snapshot = self.store(request.message, metadata)
-        self._checked()
+        with counters.timed("commit_store_seconds", self._core.world.monotonic):
+            snapshot = self.store(request.message, metadata)
+            self._checked()
         move = partial(self._move_branch, branch, base.id, snapshot)
         undo = partial(take_back, self._core, branch, base.id, snapshot.id)
-        outcome = self.draft.tree.held.swap(move, undo)
+        with counters.timed("commit_branch_seconds", self._core.world.monotonic):
+            outcome = self.draft.tree.held.swap(move, undo)
         if isinstance(outcome, Moved):
+            counters.add("commits")
             return snapshot
         return self._find_token(outcome.actual, request.token) or outcome
 

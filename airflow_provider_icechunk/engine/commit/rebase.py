@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.format.ids import ManifestId, SnapshotId
 from airflow_provider_icechunk.engine.format.model import Move, Snapshot, TransactionLog
 from airflow_provider_icechunk.engine.history.ancestry import (
@@ -272,6 +273,7 @@ def rebase_onto(
             expected_parent=ours,
             actual_parent=theirs,
         )
+    counters.add("rebases")
     core.objects.prefetch(
         (commit.id for commit in commits), _manifests_to_rewrite(draft.changes, commits[-1])
     )

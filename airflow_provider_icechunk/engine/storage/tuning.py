@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.concurrency import PerProcess
 
 from .base import Storage
@@ -60,11 +61,12 @@ class Slots:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Hold a slot while the block runs."""
+        """Hold a slot while the block makes a request."""
         if getattr(self._here, "held", False):
             yield
             return
         with self._free.get():
+            counters.add("requests")
             self._here.held = True
             try:
                 yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
     Exactly,
@@ -60,6 +61,7 @@ def settle_put(
             if trouble not in {Trouble.THROTTLED, Trouble.UNREACHABLE}:
                 raise requests.error(failure, "write", key) from failure
             refused = False
+            counters.add("retries")
             continue
         decision = decide(answered, _look(requests, key, expect, write_id), doubted=doubted)
         match decision:
@@ -68,6 +70,7 @@ def settle_put(
             case Uncertain(reason):
                 raise outcome_unknown(key, requests.location, reason) from failure
             case Again():
+                counters.add("retries")
                 doubted = doubted or answered is WriteAnswer.NONE
                 refused = answered is WriteAnswer.REFUSED
             case _:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeVar
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
@@ -88,6 +89,7 @@ class Requests(ABC):
                     raise
                 if trouble not in PASSING or is_last:
                     raise self.error(error, doing, key) from error
+                counters.add("retries")
         raise AssertionError("there is at least one try")
 
     def head(self, key: str) -> ObjectHead | None:

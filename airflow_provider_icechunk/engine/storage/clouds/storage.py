@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
+from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
@@ -64,6 +65,7 @@ class BucketStorage(OfficialStorage):
             return self._get_by_size(key, byte_range)
         if body is None:
             return None
+        counters.add("bytes_read", len(body.data))
         if body.is_range or byte_range is None:
             return Fetched(bytes(body.data), body.version)
         start, stop = resolve(byte_range, len(body.data))
@@ -82,6 +84,7 @@ class BucketStorage(OfficialStorage):
             raise self._bucket.error(error, "read", key) from error
         if body is None:
             return None
+        counters.add("bytes_read", len(body.data))
         found = body.data if body.is_range else body.data[start : start + len(space)]
         space[: len(found)] = found
         return len(found)
@@ -101,6 +104,7 @@ class BucketStorage(OfficialStorage):
     ) -> PutOutcome:
         """Write the whole object if `expect` holds."""
         upload = Upload.of(check_key(key), data, dict(metadata or {}), content_type)
+        counters.add("bytes_written", len(upload.data))
         match expect:
             case Anything():
                 return Written(self._bucket.put(upload))
