@@ -12,9 +12,11 @@ SEED := $(or $(SEED),$(shell date +%s))
 # Airflow takes twice as long to import without compiled files, and tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-# What Spark and Airflow need to find: the Java to run on, this environment's Python for Spark's
-# workers (Spark takes whatever `python3` is on PATH otherwise), and an Airflow home of our own.
-RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && unset SPARK_HOME && \
+# What Spark and Airflow need to find: the Java to run on, this environment's Spark (whose own search
+# for it breaks at a space in the path) and its Python for Spark's workers (Spark takes whatever
+# `python3` is on PATH otherwise), and an Airflow home of our own.
+RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && \
+	SPARK_HOME="$$(echo "$(CURDIR)"/$(VENV)/lib/python3.*/site-packages/pyspark)" && export SPARK_HOME && \
 	PATH="$(CURDIR)/$(BIN):$$JAVA_HOME/bin:$$PATH" SPARK_LOCAL_IP=127.0.0.1 \
 	PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
 

@@ -14,11 +14,12 @@ from airflow_provider_icechunk.exceptions import AlreadyExistsError, Kind, NotFo
 
 from . import render
 from .render import number, plain, several, shape, size
-from .screen import Report, Task
+from .screen import Report, Task, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from airflow_provider_icechunk.api import Repository
     from airflow_provider_icechunk.engine.maintenance.measure import Measurement, Size
     from airflow_provider_icechunk.engine.tree.entries import TreeEntry
 
@@ -50,13 +51,14 @@ def tree(task: Task) -> Report:
     from airflow_provider_icechunk.engine.tree.entries import read_entry
 
     repository = task.open()
-    snapshot_id = find_version(repository, task.args.version)
+    version, start = where_to_start(task.args.where, task.args.path)
+    snapshot_id = find_version(repository, version)
     session = repository.readonly_session(snapshot_id=snapshot_id)
-    path = "/" + task.args.path.strip("/")
+    path = "/" + start.strip("/")
     if session.tree.node(path) is None and path != "/":
         raise NotFoundError(
-            f"no group or array at {path!r} in snapshot {snapshot_id}; run `tree` without --path "
-            "to list them",
+            f"no group or array at {path!r} in snapshot {snapshot_id}; run `tree` without a "
+            "path to list them",
             kind=Kind.NODE_NOT_FOUND,
         )
     entries = [
@@ -66,6 +68,15 @@ def tree(task: Task) -> Report:
         {"snapshot_id": snapshot_id, "nodes": [asdict(entry) for entry in entries]},
         [draw_tree(path, entries)],
     )
+
+
+def where_to_start(words: Sequence[str], path: str | None) -> tuple[str, str]:
+    """The version and the path among the words of `tree`: no version begins with a slash. Pure."""
+    paths = [*(word for word in words if word.startswith("/")), *([] if path is None else [path])]
+    versions = [word for word in words if not word.startswith("/")]
+    if len(paths) > 1 or len(versions) > 1:
+        raise UsageError("`tree` takes one version and one path, which begins with a slash")
+    return (versions or ["main"])[0], (paths or ["/"])[0]
 
 
 def draw_tree(top: str, entries: Sequence[TreeEntry]) -> Tree:
@@ -107,8 +118,10 @@ def coverage(task: Task) -> Report:
 
 
 def measure(task: Task) -> Report:
-    """Show the sizes of versions and files."""
+    """Show the sizes of versions and files, or the values of an array in numbers."""
     repository = task.open()
+    if task.args.array is not None:
+        return _measure_array(task, repository)
     with task.progress("measuring"):
         measurement = repository.measure()
         totals = repository.chunk_storage_stats()
@@ -121,6 +134,38 @@ def measure(task: Task) -> Report:
         {**measurement.as_dict(), "chunk_bytes": chunk_bytes},
         draw_measurement(measurement, chunk_bytes, arrays=task.args.arrays),
     )
+
+
+def _measure_array(task: Task, repository: Repository) -> Report:
+    from airflow_provider_icechunk.engine.pipelines.inspecting import ArrayPart
+    from airflow_provider_icechunk.engine.tree.entries import read_entry
+
+    snapshot_id = find_version(repository, task.args.version)
+    session = repository.readonly_session(snapshot_id=snapshot_id)
+    path = "/" + task.args.array.strip("/")
+    entry = read_entry(session.tree, session.tree.array(path), True)
+    with task.progress("reading"):
+        found = ArrayPart.of(session, path, {}).statistics()
+    deviation = found.deviation if found.valid else None
+    values = {
+        "cells": found.cells,
+        "missing": round(found.share_missing * found.cells),
+        "minimum": found.minimum,
+        "maximum": found.maximum,
+        "mean": found.mean if found.valid else None,
+        "deviation": deviation,
+    }
+    shown = [(name, _number(value)) for name, value in values.items()]
+    return Report(
+        {"snapshot_id": snapshot_id, **asdict(entry), **values},
+        [_label(entry, path), render.facts(shown)],
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return number(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def draw_measurement(

@@ -177,7 +177,7 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
     _command("show", "show a snapshot and what it changed", _VERSION),
     _command(
         "diff",
-        "show what changed from an ancestor to a later version",
+        "show what changed between two versions, or on each of two branches since they parted",
         Argument(("older",), {"help": _VERSION_HELP}),
         Argument(
             ("newer",),
@@ -191,8 +191,16 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
     _command(
         "tree",
         "show groups and arrays",
-        _VERSION,
-        Argument(("--path",), {"default": "/", "help": "start at this group or array"}),
+        Argument(
+            ("where",),
+            {
+                "nargs": "*",
+                "metavar": "version or /path",
+                "help": f"{_VERSION_HELP} (default: main); the path of a group or array to start "
+                "at begins with a slash",
+            },
+        ),
+        Argument(("--path",), {"help": "the same as a path without an option"}),
         Argument(("--chunks",), {"action": "store_true", "help": "count chunks and their bytes"}),
     ),
     _command(
@@ -203,6 +211,23 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
         Argument(
             ("--select",),
             {"metavar": "PART", "help": 'positions and ranges of an array, such as "0, 10:20"'},
+        ),
+    ),
+    _command(
+        "plot",
+        "draw an array as a PNG file",
+        Argument(("array",), {"help": "path of the array"}),
+        _VERSION,
+        Argument(
+            ("--output",), {"required": True, "metavar": "FILE", "help": "the PNG file to write"}
+        ),
+        Argument(
+            ("--at",),
+            {
+                "metavar": "POSITIONS",
+                "help": 'one position for each dimension, such as "3, 0, 0" (default: the first); '
+                "those of the last two, which are drawn, do not count",
+            },
         ),
     ),
     _command("ls", "list the repositories at and below an address"),
@@ -304,7 +329,16 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
     _command("verify", "check that all objects branches and tags need exist"),
     _command(
         "measure",
-        "show the sizes of versions and files",
+        "show the sizes of versions and files, or the values of an array in numbers",
+        Argument(
+            ("array",),
+            {
+                "nargs": "?",
+                "help": "path of an array: reads it and shows its smallest, largest and "
+                "mean value and how many are missing",
+            },
+        ),
+        _VERSION,
         Argument(("--arrays",), {"action": "store_true", "help": "list every array per branch"}),
         alias="stats",
     ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+from rich.console import Group
 
 from airflow_provider_icechunk.engine.history.graph import arrange, draw
 from airflow_provider_icechunk.engine.pipelines.versions import (
@@ -14,9 +17,14 @@ from airflow_provider_icechunk.engine.pipelines.versions import (
 from airflow_provider_icechunk.exceptions import Kind, StorageError
 
 from . import render
+from .render import plain
 from .screen import Report, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import RenderableType
+
     from airflow_provider_icechunk.api import Repository
     from airflow_provider_icechunk.engine.history.ancestry import SnapshotInfo
     from airflow_provider_icechunk.engine.history.diff import Diff
@@ -63,26 +71,56 @@ def show(task: Task) -> Report:
 
 
 def diff(task: Task) -> Report:
-    """Show what changed between a version and one of its ancestors."""
+    """Show what changed between two versions.
+
+    From an ancestor to a later version that is one difference. Otherwise both have changes that the
+    other lacks, and each is compared with the snapshot at which they parted.
+    """
     repository = task.open()
     older = find_version(repository, task.args.older)
     newer = find_version(repository, task.args.newer)
-    changes = repository.diff(from_snapshot_id=older, to_snapshot_id=newer)
+    chunks: bool = task.args.chunks
+    parted = parted_at(
+        *((info.id for info in repository.ancestry(snapshot_id=one)) for one in (older, newer))
+    )
+    if parted in (None, older, newer):
+        changes = repository.diff(from_snapshot_id=older, to_snapshot_id=newer)
+        told = difference_json(changes, chunks=chunks)
+        return Report({"from": older, "to": newer, **told}, _difference(changes, chunks=chunks))
+    body: list[RenderableType] = [render.line(f"parted at {parted}")]
+    sides: dict[str, object] = {}
+    for key, name, tip in (
+        ("only_from", task.args.older, older),
+        ("only_to", task.args.newer, newer),
+    ):
+        changes = repository.diff(from_snapshot_id=parted, to_snapshot_id=tip)
+        sides[key] = difference_json(changes, chunks=chunks)
+        body += [render.titled(plain(name), Group(*_difference(changes, chunks=chunks)))]
+    return Report({"from": older, "to": newer, "parted_at": parted, **sides}, body)
+
+
+def _difference(changes: Diff, *, chunks: bool) -> list[RenderableType]:
     body = render.difference(changes)
-    if task.args.chunks:
+    if chunks:
         body += [
             render.line(f"{path} {row}")
             for path, rows in sorted(changes.chunk_columns.items())
             for row in rows.tolist()
         ]
-    return Report(
-        {
-            "from": older,
-            "to": newer,
-            **difference_json(changes, chunks=task.args.chunks),
-        },
-        body,
-    )
+    return body
+
+
+def parted_at(first: Iterable[str], second: Iterable[str]) -> str | None:
+    """The newest snapshot that two histories share, read no further back than needed. Pure."""
+    seen: tuple[set[str], set[str]] = (set(), set())
+    for pair in zip_longest(first, second):
+        for side, identity in enumerate(pair):
+            if identity is None:
+                continue
+            if identity in seen[1 - side]:
+                return str(identity)
+            seen[side].add(identity)
+    return None
 
 
 def difference_json(changes: Diff, *, chunks: bool) -> dict[str, object]:

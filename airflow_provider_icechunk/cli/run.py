@@ -1,6 +1,6 @@
 """Parse the command line, run one command, and turn its result or error into an exit code.
 
-0: success. 1: an error of this package, one line on standard error. 2: wrong usage.
+0: success. 1: an error of this package, one line on standard error. 2: wrong usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-from . import browse, completion, contents, grammar, history, maintenance, refs, shipping, values
+from . import (
+    browse,
+    completion,
+    contents,
+    grammar,
+    history,
+    maintenance,
+    plot,
+    refs,
+    shipping,
+    values,
+)
 from .screen import Report, Screen, Task, UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +62,7 @@ COMMANDS: Mapping[grammar.Path, Callable[[Task], Report]] = {
     ("browse",): browse.browse,
     ("ls",): values.ls,
     ("cat",): values.cat,
+    ("plot",): plot.plot,
 }
 
 ALONE: Mapping[grammar.Path, Callable[[argparse.Namespace], Report]] = {

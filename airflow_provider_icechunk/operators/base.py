@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseOperatorLink, Context
     from jinja2 import Environment
 
@@ -56,6 +57,8 @@ class IcechunkOperator(BaseOperator):
     repository: str
     """Path of the repository, relative to the connection's root."""
     icechunk_conn_id: str
+    _snapshot_id: str | None = None
+    """The snapshot that the task made, once it has."""
 
     def icechunk_hook(self) -> IcechunkHook:
         """The hook of the connection."""
@@ -110,6 +113,7 @@ class IcechunkOperator(BaseOperator):
         if result["snapshot_id"] is not None:
             self.link_to(result["snapshot_id"])
         if outcome.is_new:
+            self._snapshot_id = result["snapshot_id"]
             reported = {name: result[name] for name in _REPORTED if name in result}
             key = context.get("partition_key")
             if key:
@@ -124,6 +128,13 @@ class IcechunkOperator(BaseOperator):
             # if the task added one.
             self.outlets = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
         return result
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage:
+        """What the task wrote, as OpenLineage's provider asks for it in the task's process."""
+        del task_instance
+        from airflow_provider_icechunk.assets.lineage import lineage_of
+
+        return lineage_of(self.icechunk_hook(), self.repository, self._snapshot_id)
 
     def _add_partitions(self, event: Any, result: Mapping[str, Any]) -> None:
         """Make the labels that were written partition keys of an event, if that is asked for."""

@@ -28,6 +28,7 @@ from airflow_provider_icechunk.engine.pipelines.description import (
     ClosedModel,
     SessionDescription,
     describe,
+    other_release,
 )
 from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.repository import Repository
@@ -280,6 +281,7 @@ def _handed(given: Sequence[str]) -> HandedJob | None:
     except ValidationError as error:
         raise SystemExit(
             f"icechunk: the last argument is not a job of an Airflow task: {describe(error)}"
+            f"{other_release(text)}"
         ) from None
 
 

@@ -39,6 +39,7 @@ from airflow_provider_icechunk.engine.pipelines.description import (
     ClosedModel,
     SessionDescription,
     describe,
+    other_release,
 )
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
@@ -195,7 +196,9 @@ def parse_job(argument: str) -> JobSpecification:
     try:
         return JobSpecification.model_validate_json(text)
     except ValidationError as error:
-        raise InvalidInputError(f"the job specification is wrong: {describe(error)}") from None
+        raise InvalidInputError(
+            f"the job specification is wrong: {describe(error)}{other_release(text)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

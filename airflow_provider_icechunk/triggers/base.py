@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.pipelines.observe import is_temporary
 from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.workers.releases import RELEASE, both_releases
 from airflow_provider_icechunk.engine.world import World
-from airflow_provider_icechunk.exceptions import IcechunkError
+from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError
 from airflow_provider_icechunk.hooks.icechunk import OpenRepository
 
 if TYPE_CHECKING:
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
 
 _LONGEST_PAUSE = 600.0
 _LONGEST_FIRST_PAUSE = 5.0
+
+STAMP = {RELEASE: __version__}
+"""Goes into the rows of deferred tasks, which the triggerer of another release may find."""
+
+
+def check_stamp(stamp: Mapping[str, Any]) -> None:
+    """Refuse arguments that this release does not know, and say whose they are."""
+    unknown = sorted(stamp.keys() - STAMP.keys())
+    if unknown:
+        raise InvalidInputError(
+            f"this trigger has no argument {', '.join(unknown)}{both_releases(stamp.get(RELEASE))}"
+        )
 
 
 class Pauses:
@@ -75,8 +89,11 @@ class PollingTrigger(BaseTrigger):
     "error", "kind": ..., "message": ...}`.
     """
 
-    def __init__(self, *, repository: str, icechunk_conn_id: str, poll_interval: float) -> None:
+    def __init__(
+        self, *, repository: str, icechunk_conn_id: str, poll_interval: float, **stamp: Any
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        check_stamp(stamp)
         self.repository = repository
         self.icechunk_conn_id = icechunk_conn_id
         self.poll_interval = poll_interval

@@ -20,7 +20,7 @@ from airflow_provider_icechunk.engine.pipelines.observe import (
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
 
-from .base import Gap, Pauses, failure, make_event
+from .base import STAMP, Gap, Pauses, check_stamp, failure, make_event
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
@@ -76,8 +76,10 @@ class IcechunkBranchTrigger(BaseEventTrigger):
         event_gap: float = 5.0,
         once: bool = False,
         watcher_id: str | None = None,
+        **stamp: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        check_stamp(stamp)
         self.repository = repository
         self.branch = branch
         self.icechunk_conn_id = icechunk_conn_id
@@ -107,6 +109,8 @@ class IcechunkBranchTrigger(BaseEventTrigger):
                 "event_gap": self.event_gap,
                 "once": self.once,
                 "watcher_id": self.watcher_id,
+                # Not for a watcher: to Airflow, other arguments are another watcher.
+                **(STAMP if self.once else {}),
             },
         )
 

@@ -9,7 +9,7 @@ from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset
 from airflow_provider_icechunk.engine.pipelines.observe import poll_labels
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
-from .base import PollingTrigger
+from .base import STAMP, PollingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -37,9 +37,13 @@ class IcechunkCoverageTrigger(PollingTrigger):
         branch: str = "main",
         icechunk_conn_id: str = IcechunkHook.default_conn_name,
         poll_interval: float = 60.0,
+        **stamp: Any,
     ) -> None:
         super().__init__(
-            repository=repository, icechunk_conn_id=icechunk_conn_id, poll_interval=poll_interval
+            repository=repository,
+            icechunk_conn_id=icechunk_conn_id,
+            poll_interval=poll_interval,
+            **stamp,
         )
         self.dataset = dataset.to_json() if isinstance(dataset, IcechunkDataset) else dict(dataset)
         self.at = at
@@ -58,6 +62,7 @@ class IcechunkCoverageTrigger(PollingTrigger):
                 "branch": self.branch,
                 "icechunk_conn_id": self.icechunk_conn_id,
                 "poll_interval": self.poll_interval,
+                **STAMP,
             },
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_icechunk.engine.pipelines.observe import poll_node, poll_tag
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
-from .base import PollingTrigger
+from .base import STAMP, PollingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -30,9 +30,13 @@ class IcechunkTagTrigger(PollingTrigger):
         tag: str,
         icechunk_conn_id: str = IcechunkHook.default_conn_name,
         poll_interval: float = 60.0,
+        **stamp: Any,
     ) -> None:
         super().__init__(
-            repository=repository, icechunk_conn_id=icechunk_conn_id, poll_interval=poll_interval
+            repository=repository,
+            icechunk_conn_id=icechunk_conn_id,
+            poll_interval=poll_interval,
+            **stamp,
         )
         self.tag = tag
 
@@ -45,6 +49,7 @@ class IcechunkTagTrigger(PollingTrigger):
                 "tag": self.tag,
                 "icechunk_conn_id": self.icechunk_conn_id,
                 "poll_interval": self.poll_interval,
+                **STAMP,
             },
         )
 
@@ -77,9 +82,13 @@ class IcechunkNodeTrigger(PollingTrigger):
         minimum_shape: Sequence[int] | None = None,
         icechunk_conn_id: str = IcechunkHook.default_conn_name,
         poll_interval: float = 60.0,
+        **stamp: Any,
     ) -> None:
         super().__init__(
-            repository=repository, icechunk_conn_id=icechunk_conn_id, poll_interval=poll_interval
+            repository=repository,
+            icechunk_conn_id=icechunk_conn_id,
+            poll_interval=poll_interval,
+            **stamp,
         )
         self.path = path
         self.branch = branch
@@ -100,6 +109,7 @@ class IcechunkNodeTrigger(PollingTrigger):
                 "minimum_shape": self.minimum_shape,
                 "icechunk_conn_id": self.icechunk_conn_id,
                 "poll_interval": self.poll_interval,
+                **STAMP,
             },
         )
 

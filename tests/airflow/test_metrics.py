@@ -121,6 +121,7 @@ def collecting() -> Iterator[tuple[str, list[bytes]]]:
 
 @pytest.mark.long
 @pytest.mark.airflow
+@pytest.mark.timeout(1800)
 def test_a_real_run_sends_counters_to_an_opentelemetry_collector(
     airflow_home: Path, folder: Path
 ) -> None:

@@ -11,6 +11,7 @@ from support.commands import Command, Made
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.cli import grammar
+from airflow_provider_icechunk.cli.history import parted_at
 from airflow_provider_icechunk.cli.render import json_value, size
 from airflow_provider_icechunk.cli.run import COMMANDS
 
@@ -47,6 +48,7 @@ def test_every_command_can_print_json() -> None:
         ("diff",): ["main"],
         ("expire",): ["--older-than", "1d"],
         ("branch", "reset"): ["x", "--to", "main"],
+        ("plot",): ["array", "--output", "array.png"],
     }
     for path in grammar.paths():
         names = ["x"] if path[-1] in {"create", "delete"} else []
@@ -175,8 +177,39 @@ def test_diff_is_along_a_line(command: Command, made: Made) -> None:
     assert full["updated_chunks"]["/group/a"]["coordinates"] == [[1, 0], [2, 0]]
     assert "/group/a [2, 0]\n" in command("diff", made.path, "v1", "--chunks").out
     assert command("diff", made.path, "main", "main").out == "nothing changed\n"
-    across = command("diff", made.path, "dev", "main")
-    assert (across.code, "not an ancestor" in across.err) == (1, True)
+    turned = command("diff", made.path, "main", "v1")
+    assert (turned.code, "not an ancestor" in turned.err) == (1, True)
+
+
+def test_diff_of_two_branches_says_what_each_did_since_they_parted(
+    command: Command, made: Made
+) -> None:
+    value = command("diff", made.path, "dev", "main", "--json").json
+    assert set(value) == {"from", "to", "parted_at", "only_from", "only_to"}
+    assert value["parted_at"] == made.ids["base"]
+    sides = [
+        value[side]["updated_chunks"]["/group/a"]["within"] for side in ("only_from", "only_to")
+    ]
+    assert sides == [[[2, 2], [0, 0]], [[1, 2], [0, 0]]]
+    told = made.named(command("diff", made.path, "dev", "main", "--chunks").out)
+    assert told.startswith("parted at base\n\ndev\n")
+    assert told.index("/group/a [2, 0]") < told.index("\nmain\n") < told.index("/group/a [1, 0]")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("dcba", "xba", "b"),
+        ("xba", "dcba", "b"),
+        ("ba", "dcba", "b"),
+        ("a", "a", "a"),
+        ("ab", "xy", None),
+    ],
+)
+def test_histories_part_where_they_last_agree(
+    first: str, second: str, expected: str | None
+) -> None:
+    assert parted_at(first, second) == expected
 
 
 def test_coverage_shows_what_is_there_and_what_is_missing(command: Command, made: Made) -> None:

@@ -74,3 +74,88 @@ def test_a_selection_is_what_numpy_takes() -> None:
     assert parse_selection(None, (3, 4)) == (slice(0, 3), slice(0, 4))
     for text, expected in [("1", values[1]), (":, -2:", values[:, -2:]), ("2:1", values[2:1])]:
         np.testing.assert_array_equal(values[parse_selection(text, (3, 4))], expected)
+
+
+def test_an_array_in_numbers(command: Command, place: Path) -> None:
+    found = command("stats", place, "t", "--json").json
+    names = ("cells", "missing", "minimum", "maximum", "mean", "chunks")
+    assert [found[name] for name in names] == [12, 0, 0, 11, 5.5, 1]
+    assert "mean       5.5" in command("measure", place, "/t", "main").out
+    assert command("stats", place, "nothing").code == 1
+    empty = command("stats", place, "large", "--json").json
+    assert (empty["chunks"], empty["missing"]) == (0, 1_000_000)
+
+
+def test_a_tree_begins_at_a_path_whatever_the_order(command: Command, place: Path) -> None:
+    whole = command("tree", place).out
+    part = command("tree", place, "/t").out
+    assert part.startswith("/t int16")
+    assert len(part.splitlines()) < len(whole.splitlines())
+    assert command("tree", place, "/t", "main").out == part
+    assert command("tree", place, "main", "/t").out == part
+    assert command("tree", place, "main", "other").code == 2
+    assert command("tree", place, "/t", "--path", "t").code == 2
+
+
+def decoded(data: bytes) -> np.ndarray:
+    """The pixels of a PNG, by a reader that is not ours."""
+    from io import BytesIO
+
+    import matplotlib.image
+
+    return np.rint(matplotlib.image.imread(BytesIO(data), format="png") * 255).astype(int)
+
+
+def test_a_plot_is_a_picture_that_others_open(command: Command, place: Path) -> None:
+    target = place / "t.png"
+    told = command("plot", place, "t", "--output", target)
+    assert told.out == f"{target}: /t\ndark is 0, bright is 11\n"
+    pixels = decoded(target.read_bytes())
+    assert pixels.shape == (3 * 180, 4 * 180, 3)
+    assert pixels[0, 0].tolist() == [68, 1, 84]
+    assert pixels[-1, -1].tolist() == [253, 231, 37]
+    assert (pixels[:180, :180] == pixels[0, 0]).all()
+
+
+def test_what_is_missing_is_grey_and_north_is_up(command: Command, place: Path) -> None:
+    session = Repository.open(local_filesystem_storage(str(place))).writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    field = np.array([[[9, 9]] * 2, [[0, np.nan], [1, 2]]])
+    root.create_array("field", data=field, dimension_names=("time", "latitude", "longitude"))
+    root.create_array("latitude", data=np.array([-45.0, 45.0]), dimension_names=("latitude",))
+    session.commit("a field")
+    target = place / "field.png"
+    facts = command("plot", place, "field", "--at", "1, 0, 0", "--output", target, "--json").json
+    assert (facts["minimum"], facts["maximum"], facts["fixed"]) == (0, 2, {"time": "1"})
+    pixels = decoded(target.read_bytes())
+    assert pixels[-1, 0].tolist() == [68, 1, 84]
+    assert pixels[-1, -1].tolist() == [230, 230, 230]
+    assert pixels[0, -1].tolist() == [253, 231, 37]
+
+
+def test_a_line_runs_from_its_lowest_to_its_highest(command: Command, place: Path) -> None:
+    session = Repository.open(local_filesystem_storage(str(place))).writable_session("main")
+    zarr.open_group(session.store, mode="a").create_array("line", data=np.arange(100.0))
+    session.commit("a line")
+    target = place / "line.png"
+    assert command("plot", place, "line", "--output", target).code == 0
+    inked = (decoded(target.read_bytes()) != 255).any(axis=2)
+    assert inked.any(axis=0).all()
+    assert [bool(inked[at]) for at in ((-1, 0), (0, -1), (0, 0))] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["t", "--output", "t.jpg"], "ends in .png"),
+        (["t", "--output", "/nowhere/t.png"], "cannot write"),
+        (["t", "--output", "t.png", "--at", "x"], "are not positions"),
+        (["t", "--output", "t.png", "--at", "1"], "1 positions were given"),
+        (["/", "--output", "t.png"], "/"),
+    ],
+)
+def test_plots_that_cannot_be_are_refused_by_name(
+    command: Command, place: Path, words: list[str], message: str
+) -> None:
+    refused = command("plot", place, *words)
+    assert (refused.code, message in refused.err) == (1, True), refused.err

@@ -37,6 +37,13 @@ def _tests(*arguments: str, marks: str = "not long") -> tuple[str, ...]:
     return ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *arguments)
 
 
+_WITH_MORE = (
+    "arrays/test_regions.py",
+    "format/legacy",
+    "format/test_bombs.py",
+    "format/test_default_limits.py",
+)
+"""Tests of the engine that need PyArrow or Spark, which a base install has not."""
 _QUIET = ("-o", "filterwarnings=default")
 
 CHECKS: Mapping[str, Check] = {
@@ -66,6 +73,7 @@ CHECKS: Mapping[str, Check] = {
             "ignore:The codec:UserWarning",  # Zarr before 3.1.4, about variable-length strings
             *(f"tests/engine/{room}" for room in ("zarr_store", "arrays", "format", "xarray_io")),
             "tests/test_api.py",
+            *(f"--ignore=tests/engine/{one}" for one in _WITH_MORE),
         ),
     ),
     "spark-functions": Check(

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.engine.storage.location import StorageLocation
+from airflow_provider_icechunk.engine.workers.releases import RELEASE, both_releases
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 
@@ -72,23 +72,19 @@ def parse_session(value: dict[str, Any] | str) -> SessionDescription:
     except ValidationError as error:
         raise InvalidInputError(
             f"this is not what IcechunkOpenSessionOperator returned: {describe(error)}"
-            f"{_other_release(value)}"
+            f"{other_release(value)}"
         ) from None
 
 
-def _other_release(value: dict[str, Any] | str) -> str:
-    """That another release wrote a session, which explains fields that are unknown here."""
+def other_release(value: dict[str, Any] | str) -> str:
+    """That another release wrote a session, or a job with one, which explains unknown fields."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return ""
-    release = found.get("release") if isinstance(found, dict) else None
-    if not isinstance(release, str) or release == __version__:
-        return ""
-    return (
-        f". Release {release[:40]!r} of airflow-provider-icechunk wrote it, and this is "
-        f"{__version__}: install the same release on workers, drivers and executors"
-    )
+    if isinstance(found, dict) and isinstance(found.get("session"), dict):
+        found = found["session"]
+    return both_releases(found.get(RELEASE) if isinstance(found, dict) else None)
 
 
 def describe(error: ValidationError) -> str:

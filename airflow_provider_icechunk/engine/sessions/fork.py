@@ -17,6 +17,7 @@ from airflow_provider_icechunk.engine.workers.codec import (
     recorded,
 )
 from airflow_provider_icechunk.engine.workers.coordinator import ForkResult, read_work
+from airflow_provider_icechunk.engine.workers.releases import RELEASE, both_releases
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit, counted_since
 from airflow_provider_icechunk.exceptions import ForkError, SessionError
 
@@ -121,6 +122,10 @@ class ForkSession(Session):
 
 def _fork(origin: Origin, work: Mapping[str, Any], changes: bytes) -> ForkSession:
     """A fork that came from another process."""
+    told = both_releases(work.get(RELEASE))
+    if told:
+        # What travels with it are functions by name, which the other release may have changed.
+        raise ForkError(f"this fork came from another process{told}")
     core = origin.open()
     unit = read_work(core, work)
     staged = core.objects.snapshot(unit.staged)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.budget import Purse, for_fragments
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind, sort_keys
 from airflow_provider_icechunk.engine.format.ids import (
@@ -31,11 +32,16 @@ from airflow_provider_icechunk.engine.tree.boxes import MOST_BOXES, Box, Boxes
 from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, UnsupportedError
 
+from .releases import both_releases
+
 MAGIC = b"icechunk-fragment"
 VERSION = 1
 _LIMIT = 4 << 30
 _LATEST = (1 << 62) - 1
 _LEVEL = 1
+_SHORTEST = 6
+_SIZES = (6, 7, 9, 10)
+"""Items of a fragment: earlier releases had fewer, the last one is the release that wrote it."""
 _ID_SIZES = (OBJECT_ID_SIZE, EARLY_OBJECT_ID_SIZE)
 
 
@@ -94,11 +100,10 @@ def encode_fragment(fragment: Fragment) -> bytes:
         for node_id, columns in sorted(fragment.arrays.items())
         for refs in [columns.compact()]
     ]
-    value = [MAGIC, VERSION, fragment.base, fragment.job, fragment.worker, arrays]
-    if fragment.boxes or fragment.labels:
-        value += [fragment.since, _plain_boxes(fragment), _plain_labels(fragment)]
-    elif fragment.since is not None:
-        value.append(fragment.since)
+    value = [
+        MAGIC, VERSION, fragment.base, fragment.job, fragment.worker, arrays,
+        fragment.since, _plain_boxes(fragment), _plain_labels(fragment), __version__,
+    ]  # fmt: skip
     return compress(mp.pack(value), level=_LEVEL)
 
 
@@ -111,13 +116,15 @@ def decode_fragment(data: bytes, *, where: str) -> Fragment:
 
 
 def _fragment(value: mp.Value, where: str) -> Fragment:
-    items = mp.as_array(value, "the fragment", where=where, sizes=(6, 7, 9))
-    if mp.as_bytes(items[0], "the magic", where=where) != MAGIC:
+    items = mp.as_array(value, "the fragment", where=where)
+    if len(items) < _SHORTEST or mp.as_bytes(items[0], "the magic", where=where) != MAGIC:
         raise FormatError(f"{where}: this is not a fragment")
     version = mp.as_number(items[1], "the version", where=where)
-    if version != VERSION:
+    if version != VERSION or len(items) not in _SIZES:
+        # Whatever else a later version adds, the release stays the last item.
         raise FormatError(
-            f"{where}: fragment version {version} is unknown; the worker runs another release"
+            f"{where}: fragment version {version} with {len(items)} items is unknown; the worker "
+            f"runs another release{both_releases(items[-1])}"
         )
     base = mp.as_bytes(items[2], "the base snapshot", where=where)
     if len(base) not in _ID_SIZES:
@@ -136,10 +143,10 @@ def _fragment(value: mp.Value, where: str) -> Fragment:
         worker=mp.as_text(items[4], "the worker", where=where),
         arrays=arrays,
         since=None
-        if len(items) == 6 or (len(items) == 9 and items[6] is None)
+        if len(items) == _SHORTEST or items[6] is None
         else mp.as_number(items[6], "the time of the oldest file", where=where, most=_LATEST),
-        boxes=_boxes(items[7], arrays, where) if len(items) == 9 else {},
-        labels=_labels(items[8], where) if len(items) == 9 else {},
+        boxes=_boxes(items[7], arrays, where) if len(items) >= 9 else {},
+        labels=_labels(items[8], where) if len(items) >= 9 else {},
     )
 
 

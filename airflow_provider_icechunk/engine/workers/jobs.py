@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.storage.base import Anything, Storage
 from airflow_provider_icechunk.exceptions import FormatError, FragmentError, InvalidInputError, Kind
 
 from .codec import Fragment, decode_fragment, encode_fragment
+from .releases import RELEASE
 
 ROOT = "jobs"
 _FRAGMENT = ".fragment"
@@ -57,7 +59,8 @@ class JobFolder:
 
     def put_result(self, writer: str, result: Mapping[str, object]) -> str:
         """Store a small JSON report of a writer and return its key."""
-        return self._put(writer, _RESULT, json.dumps(result, sort_keys=True).encode())
+        stamped = {**result, RELEASE: __version__}
+        return self._put(writer, _RESULT, json.dumps(stamped, sort_keys=True).encode())
 
     def writers(self) -> list[str]:
         """Names of the writers that left a fragment, sorted."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.format.ids import (
     SnapshotId,
     decode_object_id,
@@ -25,9 +26,13 @@ from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.leases import Tenancy
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
+from .releases import RELEASE, both_releases
+
 WORK_UNIT_VERSION = 1
 
 _SINCE = "since"
+_PERHAPS = {_SINCE, RELEASE}
+"""Fields that work units of earlier releases have not."""
 _FIELDS = {"version", "repository", "generation", "branch", "base", "staged", "job"}
 
 
@@ -62,6 +67,7 @@ class WorkUnit:
         return {
             **fields,
             "version": WORK_UNIT_VERSION,
+            RELEASE: __version__,
             "base": encode_base32(self.base),
             "staged": encode_base32(self.staged),
         }
@@ -74,14 +80,18 @@ class WorkUnit:
                 value = json.loads(value)
             except ValueError:
                 raise InvalidInputError("a work unit is a JSON object; this is no JSON") from None
-        if not isinstance(value, Mapping) or set(value) - {_SINCE} != _FIELDS:
-            raise InvalidInputError(
-                f"a work unit has exactly the fields {sorted(_FIELDS)} and perhaps {_SINCE!r}"
-            )
-        if value["version"] != WORK_UNIT_VERSION:
+        if not isinstance(value, Mapping):
+            raise InvalidInputError("a work unit is a JSON object")
+        told = both_releases(value.get(RELEASE))
+        if value.get("version", WORK_UNIT_VERSION) != WORK_UNIT_VERSION:
             raise InvalidInputError(
                 f"work unit version {value['version']!r} is unknown; both sides must run the same "
-                "release"
+                f"release{told}"
+            )
+        if set(value) - _PERHAPS != _FIELDS:
+            raise InvalidInputError(
+                f"a work unit has exactly the fields {sorted(_FIELDS)} and perhaps "
+                f"{sorted(_PERHAPS)}{told}"
             )
         texts = {name: value[name] for name in _FIELDS - {"version"}}
         if not all(isinstance(text, str) for text in texts.values()):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
 from airflow_provider_icechunk.engine.storage.base import Anything
@@ -69,7 +70,7 @@ def test_results_come_back_and_damaged_ones_are_refused() -> None:
     folder = JobFolder(storage, "job")
     assert folder.result("a") is None
     key = folder.put_result("a", {"chunks": 3})
-    assert folder.result("a") == {"chunks": 3}
+    assert folder.result("a") == {"chunks": 3, "release": __version__}
     for data in (b"[1]", b"{", b"\xff", b"[" * 100_000):
         storage.put(key, data, expect=Anything())
         with pytest.raises(FormatError, match="report"):
