@@ -231,7 +231,7 @@ Budgets = dict[Generation, Budget]
 V1, V2 = Generation.V1, Generation.V2
 ALPHA, ALPHA1, DRAFT = Generation.ALPHA, Generation.ALPHA1, Generation.DRAFT
 BUDGETS: dict[Callable[[Generation], ObservedStorage], Budgets] = {
-    create: {V1: (3, 3), V2: (5, 4), ALPHA: (7, 7), ALPHA1: (6, 6), DRAFT: (6, 6)},
+    create: {V1: (4, 3), V2: (5, 4), ALPHA: (7, 7), ALPHA1: (6, 6), DRAFT: (6, 6)},
     open_and_session: {V1: (4, 2), V2: (4, 2), ALPHA: (13, 7), ALPHA1: (13, 7), DRAFT: (12, 6)},
     read_one_chunk: {V1: (6, 4), V2: (6, 4), ALPHA: (15, 9), ALPHA1: (15, 9), DRAFT: (14, 8)},
     commit_ten_chunks: {V1: (6, 3), V2: (7, 4), ALPHA: (9, 5), ALPHA1: (9, 5), DRAFT: (9, 5)},
