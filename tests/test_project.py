@@ -78,6 +78,10 @@ def imported(source: str) -> set[str]:
     return found
 
 
+NOT_HERE = {"openlineage": ["openlineage-python"]}
+"""Distributions of modules that the development environment does without."""
+
+
 @cache
 def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
@@ -90,7 +94,7 @@ def owners(module: str) -> frozenset[str]:
     if top in sys.stdlib_module_names or top == PACKAGE.name:
         return frozenset()
     if top != "airflow":
-        return frozenset(name.lower() for name in _distributions()[top])
+        return frozenset(name.lower() for name in _distributions().get(top) or NOT_HERE[top])
     if not rest.startswith("providers."):
         return frozenset({"apache-airflow"})
     parts = rest.split(".")[1:]

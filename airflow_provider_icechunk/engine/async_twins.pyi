@@ -23,6 +23,7 @@ from airflow_provider_icechunk.engine.maintenance.rewrite import CommitMethod
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.sessions.rearrange import RearrangeSession
 from airflow_provider_icechunk.engine.sessions.session import Session
+from airflow_provider_icechunk.engine.storage.attribution import Attribution
 from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
 from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
@@ -85,6 +86,7 @@ class RepositoryTwins:
         authorize_virtual_chunk_access: Authorization | None = ...,
         spec_version: int | str | None = ...,
         check_clean_root: bool = ...,
+        attribution: Attribution | None = ...,
         *,
         packing: Packing | None = ...,
         world: World = ...,
@@ -159,6 +161,7 @@ class RepositoryTwins:
         storage: Storage,
         config: RepositoryConfig | None = ...,
         authorize_virtual_chunk_access: Authorization | None = ...,
+        attribution: Attribution | None = ...,
         *,
         packing: Packing | None = ...,
         world: World = ...,
@@ -171,6 +174,7 @@ class RepositoryTwins:
         authorize_virtual_chunk_access: Authorization | None = ...,
         create_version: int | str | None = ...,
         check_clean_root: bool = ...,
+        attribution: Attribution | None = ...,
         *,
         spec_version: int | str | None = ...,
         packing: Packing | None = ...,

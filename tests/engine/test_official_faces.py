@@ -74,7 +74,7 @@ def test_secrets_do_not_travel_unasked() -> None:
     storage = icechunk.s3_storage(
         bucket="b", prefix="p", region="us-east-1", access_key_id="k", secret_access_key="hunter2"
     )
-    with pytest.raises(TypeError, match="let the other process get its own"):
+    with pytest.raises(TypeError, match="let the other process find its own"):
         pickle.dumps(storage)
 
 

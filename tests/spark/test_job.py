@@ -13,6 +13,7 @@ import pytest
 import zarr
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.storage.base import Fetched
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
@@ -81,7 +82,7 @@ def test_a_job_writes_what_one_process_would_and_the_official_library_reads_it(
     assert len(list(repository.ancestry(branch="main"))) == 1
     folder = JobFolder(repository.storage, "job")
     assert folder.writers() == [job.writer]
-    assert folder.result(job.writer) == report
+    assert folder.result(job.writer) == {**report, "release": __version__}
     session = repository.resume(job.session.work_unit)
     session.merge_fragments(folder.fragments())
     session.commit("from Spark")
@@ -110,7 +111,8 @@ def test_a_part_of_an_array_is_written_exactly_and_the_rest_is_left(
     job = specification(repository, tmp_path, writes=[part])
     report = run(spark, job)
     assert report["chunks"] == 4
-    assert JobFolder(repository.storage, "job").result(job.writer) == report
+    found = JobFolder(repository.storage, "job").result(job.writer)
+    assert found == {**report, "release": __version__}
     session = repository.resume(job.session.work_unit)
     session.merge_fragments(JobFolder(repository.storage, "job").fragments())
     values = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:])
@@ -128,7 +130,8 @@ def test_an_array_that_the_session_lacks_is_refused_before_anything_runs(
         run(spark, job)
     folder = JobFolder(repository.storage, "job")
     assert folder.writers() == []
-    assert folder.result(job.writer) == {"error": f"InvalidInputError: {refused.value}"}
+    error = f"InvalidInputError: {refused.value}"
+    assert folder.result(job.writer) == {"error": error, "release": __version__}
 
 
 def test_the_shipped_zip_is_the_package_and_runs_from_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import zarr
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.commit.records import read_record
@@ -107,7 +108,8 @@ def test_an_exception_leaves_nothing_but_its_report(
     folder = JobFolder(repository.storage, opened.work.job)
     assert folder.writers() == []
     (reporter,) = folder.reporters()
-    assert folder.result(reporter) == {"error": "OSError: out of days"}
+    expected = {"error": "OSError: out of days", "release": __version__}
+    assert folder.result(reporter) == expected
 
 
 def test_by_hand_it_opens_commits_once_and_prints(

@@ -333,7 +333,7 @@ def test_a_worker_writes_chunk_files_and_nothing_else(repo: Repository, session:
 def test_a_worker_cannot_commit_or_change_nodes(repo: Repository, session: Session) -> None:
     fork = repo.fork(session.work_unit("job"))
     for refused in (lambda: fork.commit("no"), lambda: fork.flush("no")):
-        with pytest.raises(SessionError, match="a forked session cannot"):
+        with pytest.raises(SessionError, match=r"(commit|flush) a forked session"):
             refused()
     fork.tree.put_document("/new", GROUP)
     with pytest.raises(SessionError, match="may only write chunks"):

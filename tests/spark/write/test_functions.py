@@ -9,6 +9,7 @@ import zarr
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
@@ -177,7 +178,7 @@ def test_the_users_exception_comes_first_and_the_words_of_spark_after_it(
     assert isinstance(caught.value.__cause__, PySparkException)
     folder = JobFolder(repository.storage, "job")
     (reporter,) = folder.reporters()
-    assert folder.result(reporter) == {"error": f"TaskError: {text}"}
+    assert folder.result(reporter) == {"error": f"TaskError: {text}", "release": __version__}
 
 
 @pytest.mark.parametrize(

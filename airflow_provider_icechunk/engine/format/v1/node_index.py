@@ -7,7 +7,8 @@ and a node is decoded when somebody asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import NamedTuple, NoReturn
 
@@ -17,12 +18,15 @@ from numpy.typing import NDArray
 from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.engine.format.ids import NODE_ID_SIZE, NodeId
 from airflow_provider_icechunk.engine.format.model import Deferred, Node
+from airflow_provider_icechunk.engine.format.names import check_node_path
 from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table
+from airflow_provider_icechunk.exceptions import InvalidInputError
 
 _ID, _PATH, _KIND = 0, 1, 3
 """Slots of a node."""
 _ARRAY, _GROUP = 1, 2
 _building = Lock()
+_USUAL_PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
 
 
 class LazyNodes(Deferred[str, Node]):
@@ -164,7 +168,18 @@ def index_nodes(root: Table, slot: int) -> dict[str, NodePlace]:
         _fail(buffer, "a path is not UTF-8")
     if len(places) != len(found) or len({place.id for _, place in found}) != len(found):
         _fail(buffer, "two nodes have the same path or the same id")
+    check_paths(buffer, places)
     return places
+
+
+def check_paths(buffer: Buffer, paths: Iterable[str]) -> None:
+    """Refuse a file with a path that no node can have: a damaged path must not count as missing."""
+    try:
+        for path in paths:
+            if not _USUAL_PATH.fullmatch(path):
+                check_node_path(path)
+    except InvalidInputError as error:
+        buffer.fail(error.message)
 
 
 def _numbers(data: NDArray[np.uint8], at: NDArray[np.int64], kind: str) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ metadata as eight items.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
-from .node_index import LazyNodes
+from .node_index import LazyNodes, check_paths
 
 MAX_VALUE = 1 << 20
 """Maximum size of an encoded value."""
@@ -180,7 +179,6 @@ _MARKS_AT = 4 + len(_START)
 _MARKS = struct.Struct("<II")
 _MOST_WASTE = 1 << 16
 _FEW_NODES = 256
-_USUAL_PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,12 +370,7 @@ def _paths(buffer: Buffer, spans: NDArray[np.int64]) -> list[str]:
         paths = [data[start:stop].decode() for start, stop in spans.tolist()]
     except UnicodeDecodeError:
         return buffer.fail("a string is not UTF-8")
-    try:
-        for path in paths:
-            if not _USUAL_PATH.fullmatch(path):
-                check_node_path(path)
-    except InvalidInputError as error:
-        buffer.fail(error.message)
+    check_paths(buffer, paths)
     return paths
 
 
