@@ -53,10 +53,11 @@ CODECS = {"1": V1Codec(), "2": V2Codec()}
 LAYOUT = V1Layout()
 OF_MANIFEST = b"of the manifest"
 READER = """
-import icechunk, json, sys, zarr
+import icechunk, json, os, sys, zarr
 repo = icechunk.Repository.open(icechunk.local_filesystem_storage(sys.argv[1]))
 root = zarr.open_group(repo.readonly_session("main").store, mode="r")
-print(json.dumps({name: array[...].tolist() for name, array in root.arrays()}))
+print(json.dumps({name: array[...].tolist() for name, array in root.arrays()}), flush=True)
+os._exit(0)  # releases of 2.x have crashed while the interpreter went down, with all work done
 """
 
 
