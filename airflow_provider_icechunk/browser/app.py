@@ -79,7 +79,7 @@ class Desk:
     differences: contents.VersionDifferences = field(default_factory=contents.VersionDifferences)
     headers: history.Headers = field(default_factory=history.Headers)
     trees: contents.Trees = field(default_factory=contents.Trees)
-    verified: Memory[models.Upkeep] = field(default_factory=lambda: Memory(256, 86_400.0))
+    verified: Memory[models.MaintenanceRun] = field(default_factory=lambda: Memory(256, 86_400.0))
     """By place and repository: what this server found itself."""
     healths: Memory[models.Health] = field(default_factory=lambda: Memory(256, 300.0))
     looking: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKERS))
@@ -324,9 +324,9 @@ async def health(asked: Asked) -> Response:
     desk, key = asked.desk, (asked.place, asked.repository)
 
     def find(repo: Repository, refs: models.RefNames) -> models.Health:
-        upkeep, failed = desk.shelf.places.upkeep(*key)
+        maintenance, failed = desk.shelf.places.maintenance(*key)
         own = desk.verified.find(key)
-        known = [*upkeep, *([own] if own else [])]
+        known = [*maintenance, *([own] if own else [])]
         found = healths.read_health(repo, refs, known, now=datetime.now(UTC))
         return found.model_copy(update={"failed_lately": failed})
 

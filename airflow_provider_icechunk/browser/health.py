@@ -1,4 +1,4 @@
-"""How a repository is doing, at a glance: upkeep, garbage, rebases and missing labels.
+"""How a repository is doing, at a glance: maintenance, garbage, rebases and missing labels.
 
 Each part is found out by itself and within small limits. What takes more is not known here, and the
 answer says so: a home page with dozens of repositories must not read all of each.
@@ -18,7 +18,7 @@ from airflow_provider_icechunk.exceptions import IcechunkError
 from .arrays import open_version
 from .bounds import RequestLimits, bounded
 from .coverage import missing_labels
-from .models import Health, RefNames, Upkeep
+from .models import Health, MaintenanceRun, RefNames
 from .texts import cut
 
 LATELY = timedelta(days=7)
@@ -29,19 +29,19 @@ Found = TypeVar("Found")
 
 
 def read_health(
-    repository: Repository, refs: RefNames, upkeep: Iterable[Upkeep], *, now: datetime
+    repository: Repository, refs: RefNames, maintenance: Iterable[MaintenanceRun], *, now: datetime
 ) -> Health:
     """What is known about a repository without reading all of it.
 
-    :param upkeep: what others know of its maintenance: task instances, or this server itself.
+    :param maintenance: what others know of its maintenance: task instances, or this server itself.
     """
     tip = refs.branches.get("main") or next(iter(refs.branches.values()), None)
-    done = newest([*upkeep, *_operations(repository)])
+    done = newest([*maintenance, *_operations(repository)])
     stored = _glance(lambda: _stored(repository))
     lately = _glance(lambda: _lately(repository, tip, now)) if tip else (0, 0, 0)
     missing = _glance(lambda: missing_labels(open_version(repository, tip))) if tip else {}
     return Health(
-        upkeep=done,
+        maintenance=done,
         stored_bytes=None if stored is None else stored[0],
         garbage_bytes=None if stored is None else stored[1],
         commits_lately=None if lately is None else lately[0],
@@ -51,10 +51,10 @@ def read_health(
     )
 
 
-def newest(upkeep: Iterable[Upkeep]) -> list[Upkeep]:
+def newest(maintenance: Iterable[MaintenanceRun]) -> list[MaintenanceRun]:
     """The newest of each kind."""
-    found: dict[str, Upkeep] = {}
-    for one in sorted(upkeep, key=lambda one: one.at):
+    found: dict[str, MaintenanceRun] = {}
+    for one in sorted(maintenance, key=lambda one: one.at):
         found[one.what] = one
     return list(found.values())
 
@@ -67,16 +67,16 @@ def _glance(look: Callable[[], Found]) -> Found | None:
         return None
 
 
-def _operations(repository: Repository) -> list[Upkeep]:
+def _operations(repository: Repository) -> list[MaintenanceRun]:
     """Collections and expiries in the log of operations, where the repository keeps one."""
-    found: list[Upkeep] = []
+    found: list[MaintenanceRun] = []
     try:
         for update in islice(repository.ops_log(), _MOST_EVENTS):
             name = type(update.kind).__name__
             if "GC" in name or "Garbage" in name:
-                found.append(Upkeep(what="collect", at=update.updated_at, ok=True))
+                found.append(MaintenanceRun(what="collect", at=update.updated_at, ok=True))
             elif "Expir" in name:
-                found.append(Upkeep(what="expire", at=update.updated_at, ok=True))
+                found.append(MaintenanceRun(what="expire", at=update.updated_at, ok=True))
     except IcechunkError:
         return []
     return found
@@ -98,7 +98,7 @@ def _lately(repository: Repository, tip: str, now: datetime) -> tuple[int, int, 
     return commits, rebased, rebases
 
 
-def verified(*, ok: bool, findings: int) -> Upkeep:
+def verified(*, ok: bool, findings: int) -> MaintenanceRun:
     """What this server found itself just now."""
-    told = "no errors" if ok else f"{findings} findings"
-    return Upkeep(what="verify", at=datetime.now(UTC), ok=ok, told=told)
+    summary = "no errors" if ok else f"{findings} findings"
+    return MaintenanceRun(what="verify", at=datetime.now(UTC), ok=ok, summary=summary)

@@ -119,13 +119,13 @@ class Summary(Answer):
     """What the checks before the newest commit of the default branch found, if any ran."""
 
 
-class Upkeep(Answer):
+class MaintenanceRun(Answer):
     """A maintenance run that is known of."""
 
     what: Literal["verify", "collect", "expire"]
     at: datetime
     ok: bool
-    told: str = ""
+    summary: str = ""
     """What it found, in a few words."""
     page: str | None = None
     """The page about the task that did it."""
@@ -134,7 +134,7 @@ class Upkeep(Answer):
 class Health(Answer):
     """How a repository is doing. What was too much to find out at a glance is `None`."""
 
-    upkeep: list[Upkeep]
+    maintenance: list[MaintenanceRun]
     """The last one of each kind."""
     failed_lately: int | None = None
     """Task instances of the last week that failed to write; known inside of Airflow only."""

@@ -22,7 +22,7 @@ from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 
 from .bounds import BoundedStorage
-from .models import RefNames, Upkeep
+from .models import MaintenanceRun, RefNames
 
 ROOT = "."
 """The repository path that stands for the root of a place itself."""
@@ -57,7 +57,7 @@ class Places(Protocol):
         """The address of the page about a task, if there is such a page."""
         ...
 
-    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+    def maintenance(self, place: str, repository: str) -> tuple[list[MaintenanceRun], int | None]:
         """Known maintenance runs, and how many writes failed lately, if that is known."""
         ...
 
@@ -81,7 +81,7 @@ class OneRoot:
         del maker
         return None
 
-    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+    def maintenance(self, place: str, repository: str) -> tuple[list[MaintenanceRun], int | None]:
         """Nobody keeps book."""
         del place, repository
         return [], None

@@ -24,7 +24,7 @@ from airflow.configuration import conf
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import RedirectResponse
 
-from airflow_provider_icechunk.browser.models import PlaceFacts, Upkeep
+from airflow_provider_icechunk.browser.models import MaintenanceRun, PlaceFacts
 from airflow_provider_icechunk.compat import AirflowNotFoundException, has_react_apps
 from airflow_provider_icechunk.exceptions import NotFoundError
 from airflow_provider_icechunk.hooks.connection import CONN_TYPE, build_storage
@@ -126,11 +126,11 @@ class AirflowPlaces:
         mapped = f"/mapped/{maker.map_index}" if maker.map_index >= 0 else ""
         return f"{base}/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
 
-    def upkeep(self, place: str, repository: str) -> tuple[list[Upkeep], int | None]:
+    def maintenance(self, place: str, repository: str) -> tuple[list[MaintenanceRun], int | None]:
         """Maintenance by tasks, and the writes that failed in the last days, by their links."""
         from airflow_provider_icechunk.browser.places import Maker
 
-        found: list[Upkeep] = []
+        found: list[MaintenanceRun] = []
         failed = 0
         for row in _linked_tasks(place, repository):
             what = _MAINTENANCE.get(row.operator)
@@ -139,9 +139,11 @@ class AirflowPlaces:
             elif row.state in ("success", "failed") and row.end_date is not None:
                 maker = Maker(row.dag_id, row.run_id, row.task_id, row.map_index)
                 ok = row.state == "success"
-                told = "" if ok else "the task failed"
+                summary = "" if ok else "the task failed"
                 page = self.page_of(maker)
-                found.append(Upkeep(what=what, at=row.end_date, ok=ok, told=told, page=page))
+                found.append(
+                    MaintenanceRun(what=what, at=row.end_date, ok=ok, summary=summary, page=page)
+                )
         return found, failed
 
 

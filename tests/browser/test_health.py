@@ -31,8 +31,8 @@ def test_health_tells_missing_labels_garbage_and_the_last_verify(ask: Ask, root:
     assert (found["garbage_bytes"], found["rebases_lately"]) == (0, 0)
     assert found["commits_lately"] >= 7
     assert ask("verify")["ok"]
-    (upkeep,) = ask("health")["upkeep"]
-    assert (upkeep["what"], upkeep["ok"], upkeep["told"]) == ("verify", True, "no errors")
+    (run,) = ask("health")["maintenance"]
+    assert (run["what"], run["ok"], run["summary"]) == ("verify", True, "no errors")
 
 
 def test_garbage_of_a_deleted_branch_is_seen(tmp_path: Path) -> None:

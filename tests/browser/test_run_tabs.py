@@ -121,9 +121,9 @@ def test_health_knows_the_tasks_that_verified_and_that_failed(airflow: Airflow) 
     token = airflow._ask("GET", "/auth/token", token=None)["access_token"]
     path = "/icechunk/api/places/icechunk_default/health?repository=waves"
     health = airflow._ask("GET", path, token=token)
-    (upkeep,) = health["upkeep"]
-    assert (upkeep["what"], upkeep["ok"]) == ("verify", True)
-    assert upkeep["page"].endswith("/tasks/verify")
+    (run,) = health["maintenance"]
+    assert (run["what"], run["ok"]) == ("verify", True)
+    assert run["page"].endswith("/tasks/verify")
     assert health["failed_lately"] == 1
 
 

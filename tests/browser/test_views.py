@@ -203,7 +203,7 @@ def test_virtual_chunks_are_told_and_not_read_without_a_grant(ask: Ask, root: Pa
     assert "virtual" in told["message"].lower() or "authoriz" in told["message"].lower()
 
 
-def test_maintenance_is_rehearsed_and_changes_nothing(ask: Ask, root: Path) -> None:
+def test_a_dry_run_of_maintenance_changes_nothing(ask: Ask, root: Path) -> None:
     before = sorted(path for path in (root / "weather").rglob("*") if path.is_file())
     sizes = ask("sizes")
     assert {one["name"] for one in sizes["branches"]} == {"main", "calibration"}

@@ -14,9 +14,9 @@ export type Summary = {
   path: string; location: string; generation: string; head: Commit | null; branches: number; tags: number; arrays: number;
   groups: number; references: number; logical_bytes: number | null; manifest_bytes: number; checks_passed: boolean | null;
 };
-export type Upkeep = { what: "verify" | "collect" | "expire"; at: string; ok: boolean; told: string; page: string | null };
+export type MaintenanceRun = { what: "verify" | "collect" | "expire"; at: string; ok: boolean; summary: string; page: string | null };
 export type Health = {
-  upkeep: Upkeep[]; failed_lately: number | null; stored_bytes: number | null; garbage_bytes: number | null; commits_lately: number | null;
+  maintenance: MaintenanceRun[]; failed_lately: number | null; stored_bytes: number | null; garbage_bytes: number | null; commits_lately: number | null;
   rebased_lately: number | null; rebases_lately: number | null; missing_labels: Record<string, number> | null;
 };
 export type Mark = "added" | "changed" | "removed" | "moved";
@@ -95,10 +95,10 @@ async function explain(answer: Response): Promise<string> {
   if (answer.status === 401) return "You are not logged in, or your login has expired. Reload the page to log in again.";
   if (answer.status === 403) return "You may not read this connection. Ask whoever administers Airflow for the permission.";
   try {
-    const told = await answer.json();
-    if (typeof told.message === "string") return told.message;
-    if (typeof told.detail === "string") return told.detail;
-    if (Array.isArray(told.detail)) return told.detail.map((one: { msg?: string; loc?: unknown[] }) => `${one.loc?.at(-1)}: ${one.msg}`).join("; ");
+    const body = await answer.json();
+    if (typeof body.message === "string") return body.message;
+    if (typeof body.detail === "string") return body.detail;
+    if (Array.isArray(body.detail)) return body.detail.map((one: { msg?: string; loc?: unknown[] }) => `${one.loc?.at(-1)}: ${one.msg}`).join("; ");
   } catch { /* not JSON: said below */ }
   return `The server answered ${answer.status} ${answer.statusText}.`;
 }

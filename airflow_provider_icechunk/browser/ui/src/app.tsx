@@ -4,7 +4,7 @@ import { History } from "./history";
 import { HomeView, remember } from "./home";
 import { ContentsView, SnapshotView } from "./snapshot";
 import { href, type Route, useRoute } from "./route";
-import { UpkeepView } from "./upkeep";
+import { MaintenanceView } from "./maintenance";
 
 declare const SOURCES: string;
 
@@ -41,7 +41,7 @@ function View({ route }: { route: Route }): React.ReactElement {
     case "contents": return <ContentsView route={route} />;
     case "array": return <ArrayView route={route} />;
     case "compare": return <CompareView route={route} />;
-    case "maintenance": return <UpkeepView route={route} />;
+    case "maintenance": return <MaintenanceView route={route} />;
     default: return <History route={route} />;
   }
 }

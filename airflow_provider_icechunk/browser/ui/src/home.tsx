@@ -1,5 +1,5 @@
 import React, { useState } from "react";
-import { type Health, type Home, inPlace, type Place, type Summary, type Upkeep } from "./api";
+import { type Health, type Home, inPlace, type Place, type Summary, type MaintenanceRun } from "./api";
 import { count, exact, several, size } from "./format";
 import { Answered, firstLine, Time, useAnswer, useCalm, visible } from "./parts";
 import { go, href } from "./route";
@@ -64,7 +64,7 @@ function PlaceView({ place, search }: { place: Place; search: string }): React.R
   );
 }
 
-const NAMES: Record<Upkeep["what"], string> = { verify: "verified", collect: "collected", expire: "expired" };
+const NAMES: Record<MaintenanceRun["what"], string> = { verify: "verified", collect: "collected", expire: "expired" };
 
 /** One line for each thing that somebody should know, worst first. */
 function HealthFacts({ place, path }: { place: string; path: string }): React.ReactElement | null {
@@ -73,10 +73,10 @@ function HealthFacts({ place, path }: { place: string; path: string }): React.Re
   if (!found) return <p className="soft small">Looking after its health …</p>;
   const missing = Object.entries(found.missing_labels ?? {});
   const labels = missing.reduce((sum, [, many]) => sum + many, 0);
-  const done = new Set(found.upkeep.map((one) => one.what));
+  const done = new Set(found.maintenance.map((one) => one.what));
   return (
     <div className="row" style={{ gap: 6 }}>
-      {found.upkeep.map((one) => <span key={one.what} className={`badge ${one.ok ? (one.what === "verify" ? "added" : "") : "removed"}`} title={`${one.told || (one.ok ? "succeeded" : "failed")}, ${exact(one.at)}`}>{one.ok ? NAMES[one.what] : `${one.what} failed`} <Time at={one.at} /></span>)}
+      {found.maintenance.map((one) => <span key={one.what} className={`badge ${one.ok ? (one.what === "verify" ? "added" : "") : "removed"}`} title={`${one.summary || (one.ok ? "succeeded" : "failed")}, ${exact(one.at)}`}>{one.ok ? NAMES[one.what] : `${one.what} failed`} <Time at={one.at} /></span>)}
       {!done.has("verify") && <span className="badge" title="No verification is known of. Run one on the tab Maintenance, or with IcechunkVerifyOperator.">not verified yet</span>}
       {labels > 0 && <span className="badge changed" title={missing.map(([name, many]) => `${name}: ${many}`).join("\n")}>{several(labels, "label")} missing</span>}
       {found.garbage_bytes === null ? <span className="badge" title="Too large to measure at a glance: see the tab Maintenance">garbage not measured</span>

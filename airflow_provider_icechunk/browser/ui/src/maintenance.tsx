@@ -20,13 +20,13 @@ function Bars({ title, sizes }: { title: string; sizes: Size[] }): React.ReactEl
   );
 }
 
-function Rehearsal({ route, what }: { route: Route; what: "expire" | "collect" }): React.ReactElement {
+function DryRunForm({ route, what }: { route: Route; what: "expire" | "collect" }): React.ReactElement {
   const [text, setText] = useState("30d");
   const [age, setAge] = useState<string | null>(null);
   const asked = useAnswer<DryRun>(age === null ? null : inPlace(route.place, `dry-run/${what}`), { repository: route.repository, older_than: age });
   return (
     <section className="card stack" style={{ gap: 10 }}><h2>{what === "expire" ? "What an expiry would take out of the history" : "What a collection would delete"}</h2>
-      <form className="row" onSubmit={(event) => { event.preventDefault(); setAge(text); }}><label>older than <input value={text} size={8} onChange={(event) => setText(event.target.value)} /></label><button>Rehearse</button><span className="soft small">nothing is changed</span></form>
+      <form className="row" onSubmit={(event) => { event.preventDefault(); setAge(text); }}><label>older than <input value={text} size={8} onChange={(event) => setText(event.target.value)} /></label><button>Dry run</button><span className="soft small">nothing is changed</span></form>
       {age !== null && <Answered asked={asked}>{(found) => (
         <div className="stack small" style={{ gap: 6 }}>
           <p className="soft">Written before {exact(found.older_than)}:</p>
@@ -37,7 +37,7 @@ function Rehearsal({ route, what }: { route: Route; what: "expire" | "collect" }
   );
 }
 
-export function UpkeepView({ route }: { route: Route }): React.ReactElement {
+export function MaintenanceView({ route }: { route: Route }): React.ReactElement {
   const { place, repository } = route;
   const sizes = useAnswer<Sizes>(inPlace(place, "sizes"), { repository });
   const [checking, setChecking] = useState(false);
@@ -54,7 +54,7 @@ export function UpkeepView({ route }: { route: Route }): React.ReactElement {
             <div className="three"><Bars title="By array" sizes={found.arrays} /><Bars title="By branch" sizes={found.branches} /><Bars title="By tag" sizes={found.tags} /><Bars title="By age: the last version of each month" sizes={found.ages} /></div>
           </div>);
       }}</Answered>
-      <div className="three"><Rehearsal route={route} what="expire" /><Rehearsal route={route} what="collect" />
+      <div className="three"><DryRunForm route={route} what="expire" /><DryRunForm route={route} what="collect" />
         <section className="card stack" style={{ gap: 10 }}><h2>Is everything there?</h2><div className="row"><button onClick={() => setChecking(true)} disabled={checking}>Verify now</button><span className="soft small">reads the metadata of all versions</span></div>
           {checking && <Answered asked={verified}>{(found) => (
             <div className="stack small" style={{ gap: 6 }}><p><span className={`badge ${found.ok ? "added" : "removed"}`}>{found.ok ? "no errors" : "errors found"}</span></p>
