@@ -20,6 +20,9 @@ RUN = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME && \
 	PATH="$(CURDIR)/$(BIN):$$JAVA_HOME/bin:$$PATH" SPARK_LOCAL_IP=127.0.0.1 \
 	PYSPARK_PYTHON="$(CURDIR)/$(BIN)/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(BIN)/python"
 
+# Jobs of tests are over before a JVM's second compiler pays: starting Spark takes half the processor.
+TEST_RUN = $(RUN) JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" AIRFLOW_HOME="$(CURDIR)/.airflow"
+
 # The official library's second major version needs an interpreter of its own.
 OFFICIAL2 = ICECHUNK2_PYTHON="$$($(BIN)/python tools/official2.py)" && export ICECHUNK2_PYTHON &&
 
@@ -38,12 +41,11 @@ demo-ui: setup ## Airflow's web page with the example DAGs and their connections
 	@$(RUN) $(BIN)/python -m tools.demo.ui $(ARGS)
 
 test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
-	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" \
-		$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(OFFICIAL2) $(TEST_RUN) $(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-long: setup ## the tests that take minutes
 	@echo "Random examples begin with SEED=$(SEED)"
-	@$(OFFICIAL2) $(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m long \
+	@$(OFFICIAL2) $(TEST_RUN) $(BIN)/python -m pytest -m long \
 		--hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
 
 test-matrix: setup ## an environment for each supported release, and docs/compatibility.md; ARGS="run ROW"
@@ -55,7 +57,7 @@ ui: ## build the page of the repository browser (needs Node 20 or newer; the res
 
 test-ui: setup ## the page in a real browser, alone and inside of a real Airflow
 	@$(BIN)/python -m tools.screenshots.chromium
-	@$(RUN) AIRFLOW_HOME="$(CURDIR)/.airflow" $(BIN)/python -m pytest -m "ui or not long" tests/browser $(ARGS)
+	@$(TEST_RUN) $(BIN)/python -m pytest -m "ui or not long" tests/browser $(ARGS)
 
 screenshots: setup ## draw the pictures of docs/browser.md again
 	@$(BIN)/python -m tools.screenshots.chromium

@@ -53,7 +53,7 @@ def survey(data: bytes, *, where: str) -> list[Pages]:
     start = len(data) - 8 - size
     if start < 4 or data[-4:] != _MAGIC:
         raise FormatError(f"{where}: it does not end as a Parquet file does")
-    footer, _ = _Thrift(data, start, len(data) - 8, where).read()
+    footer, _ = _parse(data, start, len(data) - 8, where)
     found: dict[str, Pages] = {}
     for group in _items(footer, _ROW_GROUPS, where):
         for column in _items(group, _COLUMNS, where):
@@ -104,7 +104,7 @@ def _column(data: bytes, about: object, where: str) -> Pages:
     for _ in range(_MOST_PAGES):
         if at >= stop:
             break
-        header, at = _Thrift(data, at, min(stop, at + _LONGEST_HEADER), where).read()
+        header, at = _parse(data, at, min(stop, at + _LONGEST_HEADER), where)
         page, packed = header.get(2, 0), header.get(3, 0)
         if not isinstance(page, int) or not isinstance(packed, int) or min(page, packed) < 0:
             raise FormatError(f"{where}: a page has an impossible size")
@@ -122,82 +122,91 @@ def _column(data: bytes, about: object, where: str) -> Pages:
     return Pages(name, kind in _TEXTS, max(values, claimed), unpacked, largest, shares)
 
 
-class _Thrift:
-    """One structure in Thrift's compact form, by the numbers of its fields."""
+def _parse(data: bytes, start: int, stop: int, where: str) -> tuple[Fields, int]:
+    """A structure in Thrift's compact form, by the numbers of its fields, and where it ends."""
+    piece = data[start:stop]
+    try:
+        fields, size = _struct(piece, 0, 0)
+    except (IndexError, _DamagedError):
+        # Whoever reads past the end of the piece raises an `IndexError`: no position is negative.
+        raise FormatError(f"{where}: its footer or the header of a page is damaged") from None
+    return fields, start + size
 
-    def __init__(self, data: bytes, at: int, stop: int, where: str) -> None:
-        self._data = data
-        self._at = at
-        self._stop = stop
-        self._where = where
 
-    def read(self) -> tuple[Fields, int]:
-        """The fields, and where the structure ends."""
-        return self._struct(0), self._at
+class _DamagedError(Exception):
+    """What is there is not Thrift."""
 
-    def _struct(self, depth: int) -> Fields:
-        fields: Fields = {}
-        number = 0
-        while True:
-            head = self._byte()
-            if head == 0:
-                return fields
-            step, kind = head >> 4, head & 15
-            number = number + step if step else self._signed()
-            fields[number] = self._value(kind, depth)
 
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in _BOOLEANS:
-            return kind == 1
-        if kind == _BYTE:
-            return self._byte()
-        if kind in _INTEGERS:
-            return self._signed()
-        if kind == _DOUBLE:
-            return self._bytes(8)
-        if kind == _BINARY:
-            return self._bytes(self._unsigned())
-        if depth >= _MOST_DEPTH:
-            raise self._damaged()
+def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
+    fields: Fields = {}
+    number = 0
+    while head := data[at]:
+        step, kind = head >> 4, head & 15
+        at += 1
+        if step:
+            number += step
+        else:
+            number, at = _signed(data, at)
+        fields[number], at = _value(kind, data, at, depth)
+    return fields, at + 1
+
+
+def _value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    if kind in _INTEGERS:
+        return _signed(data, at)
+    if kind == _BINARY:
+        size, at = _unsigned(data, at)
+        return _bytes(data, at, size)
+    if kind in _BOOLEANS:
+        return kind == 1, at
+    if kind == _BYTE:
+        return data[at], at + 1
+    if kind == _DOUBLE:
+        return _bytes(data, at, 8)
+    if depth < _MOST_DEPTH:
         if kind == _STRUCT:
-            return self._struct(depth + 1)
+            return _struct(data, at, depth + 1)
         if kind in _LISTS:
-            return self._list(depth + 1)
-        raise self._damaged()
+            return _list(data, at, depth + 1)
+    raise _DamagedError
 
-    def _list(self, depth: int) -> list[Any]:
-        head = self._byte()
-        count = head >> 4 if head >> 4 < 15 else self._unsigned()
-        if count > self._stop - self._at:
-            raise self._damaged()
-        # In lists a boolean takes a byte, which in structures it shares with its number.
-        kind = _BYTE if head & 15 in _BOOLEANS else head & 15
-        return [self._value(kind, depth) for _ in range(count)]
 
-    def _byte(self) -> int:
-        if self._at >= self._stop:
-            raise self._damaged()
-        self._at += 1
-        return self._data[self._at - 1]
+def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    head = data[at]
+    count, kind, at = head >> 4, head & 15, at + 1
+    if count == 15:
+        count, at = _unsigned(data, at)
+    if count > len(data) - at:
+        raise _DamagedError
+    # In lists a boolean takes a byte, which in structures it shares with its number.
+    kind = _BYTE if kind in _BOOLEANS else kind
+    items = []
+    for _ in range(count):
+        item, at = _value(kind, data, at, depth)
+        items.append(item)
+    return items, at
 
-    def _unsigned(self) -> int:
-        number = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-        raise self._damaged()
 
-    def _signed(self) -> int:
-        number = self._unsigned()
-        return number >> 1 ^ -(number & 1)
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise _DamagedError
 
-    def _bytes(self, size: int) -> bytes:
-        if size > self._stop - self._at:
-            raise self._damaged()
-        self._at += size
-        return self._data[self._at - size : self._at]
 
-    def _damaged(self) -> FormatError:
-        return FormatError(f"{self._where}: its footer or the header of a page is damaged")
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _unsigned(data, at)
+    return number >> 1 ^ -(number & 1), at
+
+
+def _bytes(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    if size > len(data) - at:
+        raise _DamagedError
+    return data[at : at + size], at + size

@@ -173,7 +173,8 @@ def read_table(
     try:
         file = _opened(data)
         _check_claims(file.metadata, limit, where)
-        names = [field.name for field in schema if field.name in file.schema_arrow.names]
+        present = file.schema_arrow
+        names = [field.name for field in schema if field.name in present.names]
         missing = [f.name for f in schema if f.name not in names and not f.nullable]
         if missing:
             raise FormatError(f"{where}: has no column {missing[0]!r}")
@@ -185,7 +186,7 @@ def read_table(
                 raise _too_large(where, limit)
             batch.validate(full=True)
             batches.append(batch)
-        table = pa.Table.from_batches(batches, schema=_chosen(file.schema_arrow, names))
+        table = pa.Table.from_batches(batches, schema=_chosen(present, names))
         stored = file.metadata.metadata or {}
         notes = {key.decode(): value.decode() for key, value in stored.items() if key != _ARROW}
         digest = notes.pop(_DIGEST, None)
