@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def _import_names(hint: str, module: str, imports: Imports) -> None:
         imports[source] |= {original if original == name else f"{original} as {name}"}
 
 
+@cache
 def _imported_by(module: str) -> dict[str, tuple[str, str]]:
     """The names that a module imports, also those for type checkers, and where they come from."""
     source = Path(str(sys.modules[module].__file__))
