@@ -23,6 +23,8 @@ from zarr.core.codec_pipeline import fill_value_or_default
 from airflow_provider_icechunk.engine.format.chunk_refs import Index
 from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 
+from .releases import byte_order
+
 try:
     from zarr.abc.codec import SupportsSyncCodec
 except ImportError:  # Zarr before 3.1.6
@@ -64,7 +66,7 @@ class ChunkCodecs:
         (codec, *others) = self.codecs
         if others or not isinstance(codec, BytesCodec) or dtype.hasobject:
             return False
-        order = "little" if codec.endian is None else codec.endian.value
+        order = byte_order(codec)
         return dtype.itemsize == 1 or (order == sys.byteorder and dtype.isnative)
 
     def decode(self, data: Buffer, spec: ArraySpec) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import zarr
+from zarr.codecs import BytesCodec
 from zarr.core import codec_pipeline
 from zarr.core.array import AsyncArray
 from zarr.core.array_spec import ArraySpec
@@ -33,6 +34,12 @@ def chunk_spec(array: zarr.Array[Any]) -> ArraySpec:
         config=config,
         prototype=default_buffer_prototype(),
     )
+
+
+def byte_order(codec: BytesCodec) -> str:
+    """Which end of a number a codec stores first: an enumeration's member in 3.1, text in 3.3."""
+    endian: Any = codec.endian
+    return "little" if endian is None else str(getattr(endian, "value", endian))
 
 
 def merged_chunk(

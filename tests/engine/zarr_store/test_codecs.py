@@ -26,12 +26,12 @@ from zarr.core.array_spec import ArraySpec
 from zarr.core.buffer import Buffer, NDBuffer
 from zarr.core.buffer.cpu import Buffer as CpuBuffer
 from zarr.core.buffer.cpu import NDBuffer as CpuNDBuffer
-from zarr.core.buffer.cpu import buffer_prototype
 from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from airflow_provider_icechunk.engine.zarr_store.codecs import ChunkCodecs, bytes_of, holds_only
+from airflow_provider_icechunk.engine.zarr_store.releases import chunk_spec
 
 pytestmark = MARKS
 
@@ -52,12 +52,6 @@ def chunks(draw: st.DrawFn) -> tuple[Case, NDArray[Any]]:
     return case, np.asarray(case.pool[picked], case.pool.dtype)
 
 
-def spec_of(array: zarr.Array[Any]) -> ArraySpec:
-    return array.metadata.get_chunk_spec(
-        (0,) * array.ndim, array.async_array.config, buffer_prototype
-    )
-
-
 def as_bits(values: NDArray[Any]) -> Any:
     return values.tolist() if values.dtype.kind in "OT" else (values.dtype, values.tobytes())
 
@@ -69,7 +63,7 @@ def test_chunks_become_the_bytes_that_zarr_makes_of_them_and_back(
 ) -> None:
     case, values = drawn
     array = case.create(MemoryStore())
-    spec = spec_of(array)
+    spec = chunk_spec(array)
     zarrs = BatchedCodecPipeline.from_codecs(list(array.async_array.codec_pipeline))
     direct = ChunkCodecs.of(zarrs)
     assert direct is not None
@@ -165,7 +159,7 @@ def test_what_a_codec_does_not_store_stays_unstored() -> None:
     found = ChunkCodecs.of([BytesCodec(endian=None), Nothing(), ZstdCodec()])
     assert found is not None
     chunk: NDBuffer = CpuNDBuffer.from_ndarray_like(np.zeros(2, "u1"))
-    assert found.encode(chunk, spec_of(array)) is None
+    assert found.encode(chunk, chunk_spec(array)) is None
 
 
 def test_chunks_of_several_shapes_have_steps_of_their_own() -> None:
@@ -174,9 +168,9 @@ def test_chunks_of_several_shapes_have_steps_of_their_own() -> None:
     for shape in [(2, 3), (3, 2), (2, 3)]:
         array = zarr.create_array(MemoryStore(), shape=shape, chunks=shape, dtype="i4")
         values = np.arange(6, dtype="i4").reshape(shape)
-        encoded = chain.encode(CpuNDBuffer.from_ndarray_like(values), spec_of(array))
+        encoded = chain.encode(CpuNDBuffer.from_ndarray_like(values), chunk_spec(array))
         assert encoded is not None
-        np.testing.assert_array_equal(chain.decode(encoded, spec_of(array)), values)
+        np.testing.assert_array_equal(chain.decode(encoded, chunk_spec(array)), values)
 
 
 @settings(max_examples=80)
