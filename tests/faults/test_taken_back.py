@@ -86,6 +86,38 @@ def test_a_writer_that_stalled_right_before_it_moved_its_branch_moves_it_back(
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+def test_borrowed_changes_whose_lender_goes_right_before_the_branch_moves_are_taken_back(
+    generation: str,
+) -> None:
+    """Young work holds no lease: only a last look at the lender saves its reader from a branch
+    without chunks when somebody collects up to the present."""
+    clock = Clock()
+    inner = begin(clock, generation)
+    before = everything(inner)
+    keeper = opened(inner, clock)
+    first = keeper.lookup_branch("main")
+    keeper.create_branch("side", first)
+    made = write(keeper, "side", 3, "on side")
+
+    def collect_up_to_now() -> None:
+        clock.wait(minutes=1)
+        opened(inner, clock).garbage_collect(clock.now)
+
+    stalling = Stalling(inner, collect_up_to_now)
+    session = opened(stalling, clock).session_with_changes(
+        "main", from_snapshot_id=first, to_snapshot_id=made
+    )
+    keeper.delete_branch("side")
+    stalling.is_armed = True
+    with pytest.raises(SessionError, match="is back where it was") as caught:
+        session.commit("borrowed")
+    assert caught.value.kind is Kind.CHUNKS_COLLECTED
+    assert opened(inner, clock).lookup_branch("main") == first
+    assert everything(inner) == before
+    assert sound(inner)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_branch_on_which_others_have_committed_is_not_taken_back(generation: str) -> None:
     clock = Clock()
     repo = opened(begin(clock, generation), clock)
