@@ -626,7 +626,10 @@ class Repository(Shown, RepositoryTwins):
         that is less than 15 minutes ago needs a repository that nobody writes to, and one in the
         future gives a warning. `minimum_age` keeps the time away from the present by the store's
         own clock. Raises `MaintenanceError`, with nothing deleted, if any reachable metadata cannot
-        be read. Deletes that fail are in the summary, and nothing below them is touched.
+        be read.
+
+        Snapshots are deleted first, then logs, manifests and attributes together, and chunks last.
+        Deletes that fail are in the summary; what comes after them is not begun.
 
         The last four are accepted for scripts written for official 2.3 and change nothing: what
         they limit is bounded here in other ways.

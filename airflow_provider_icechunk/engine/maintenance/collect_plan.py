@@ -20,10 +20,10 @@ from .reachable import Reachable
 
 
 class Layer(StrEnum):
-    """Kinds of objects, in the order in which they are deleted.
+    """Kinds of objects, in the order in which they are shown and counted.
 
-    Referring objects are deleted before what they refer to, so a process that dies meanwhile leaves
-    unreferenced objects, never dangling references.
+    `RANKS` says which are deleted together. Snapshots go before all that they refer to, and chunks
+    last, so a process that dies meanwhile leaves unreferenced objects, never dangling references.
     """
 
     SNAPSHOTS = "snapshots"
@@ -252,8 +252,17 @@ class GCSummary(Shown):
         count = len(self.failed)
         return (
             f"{count:,} {'object' if count == 1 else 'objects'} could not be deleted, such as "
-            f"{key}: {reason}; nothing they refer to was deleted. Run the collection again"
+            f"{key}: {reason}; {self._untouched}. Run the collection again"
         )
+
+    @property
+    def _untouched(self) -> str:
+        """What waits for the rank that failed."""
+        if self.stopped_at is Layer.SNAPSHOTS:
+            return "nothing that snapshots refer to was deleted"
+        if self.stopped_at in RANKS[1]:
+            return "no chunks were deleted"
+        return "nothing refers to them"
 
     def deleted(self, layer: Layer, count: int, size: int) -> GCSummary:
         """The summary with `count` more deleted objects of a layer."""
