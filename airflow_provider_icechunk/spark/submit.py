@@ -50,7 +50,7 @@ from airflow_provider_icechunk.spark.write.files import FilesWork
 from airflow_provider_icechunk.spark.write.functions import FunctionWork
 from airflow_provider_icechunk.spark.write.generated import GeneratedRegion, GeneratedWriter
 from airflow_provider_icechunk.spark.write.job import SparkWriteJob
-from airflow_provider_icechunk.spark.write.places import labels_of_run, place_of_run
+from airflow_provider_icechunk.spark.write.places import labels_of_run, place_of_write
 from airflow_provider_icechunk.spark.write.rechunk import RechunkWork
 from airflow_provider_icechunk.spark.write.regions import plan_exactly
 from airflow_provider_icechunk.spark.write.virtual import VirtualWork, scan_headers
@@ -61,7 +61,12 @@ from .runtime import cores, die_with_parent, one_line, open_array, start
 
 def _keys_as_text(value: object) -> object:
     """Keys as JSON has them, also of a job that was never JSON."""
-    return {str(k): v for k, v in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    spoken = {str(key): part for key, part in value.items()}
+    if len(spoken) < len(value):
+        raise ValueError("a dimension is named by its number twice: once as a number, once as text")
+    return spoken
 
 
 Region = Annotated[dict[str, tuple[NonNegativeInt, NonNegativeInt]], BeforeValidator(_keys_as_text)]
@@ -258,7 +263,7 @@ def work_for(
         case ArrayWrite():
             return GeneratedWork(write, tasks)
         case FunctionWrite():
-            region = {**place_of_run(writing.view, write.arrays, placement), **write.region}
+            region = place_of_write(writing.view, write.arrays, placement, write.region)
             return FunctionWork(write.arrays, write.function, write.arguments, region, tasks)
         case FilesWrite():
             return FilesWork.of(

@@ -9,12 +9,14 @@ import zarr
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
 from airflow_provider_icechunk.engine.arrays.regions import axis_of, by_axis, span_of
+from airflow_provider_icechunk.engine.datasets.dataset import Placement
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 from airflow_provider_icechunk.spark.source.options import parse_options
 from airflow_provider_icechunk.spark.submit import ArrayWrite, GeneratedWork, parse_job
 from airflow_provider_icechunk.spark.write.files import FilesWork
+from airflow_provider_icechunk.spark.write.places import place_of_write
 from airflow_provider_icechunk.spark.write.regions import plan_part
 
 NAMES = ("time", "lat", "lon")
@@ -63,6 +65,23 @@ def test_a_write_of_a_job_names_its_region_and_keeps_its_identity(session: Sessi
     # What a job with a number was called before names were understood.
     assert by_number.writer == "spark-ca7c7964a22b762a"
     assert ArrayWrite(array="t", generator="index", region={1: (0, 2)}).region == {"1": (0, 2)}
+
+
+def test_a_dimension_by_its_number_and_the_same_in_text_is_refused_in_a_job() -> None:
+    """One of both parts would silently be the one that is written."""
+    with pytest.raises(ValueError, match="is named by its number twice"):
+        ArrayWrite(array="t", generator="index", region={0: (0, 2), "0": (2, 4)})
+
+
+@pytest.mark.parametrize("key", ["time", "0"])
+def test_a_region_goes_before_the_place_of_the_run_also_by_number(
+    session: Session, key: str
+) -> None:
+    run = Placement({"time": (30, 60)}, {}, {})
+    assert place_of_write(session, ["t"], run, {key: (0, 5)}) == {"time": (0, 5)}
+    assert place_of_write(session, ["t"], run, {"lat": (0, 2)}) == {"time": (30, 60), "lat": (0, 2)}
+    assert place_of_write(session, ["t"], run, {}) == {"time": (30, 60)}
+    assert place_of_write(session, ["t"], None, {key: (0, 5)}) == {key: (0, 5)}
 
 
 def test_files_follow_each_other_along_a_dimension_by_name_or_number(session: Session) -> None:

@@ -139,12 +139,39 @@ def axis_of(key: object, names: Sequence[str], where: str) -> int:
 
 def by_axis(chosen: Mapping[Any, Chosen], names: Sequence[str], where: str) -> dict[int, Chosen]:
     """What was chosen, by number of dimension; refuses a dimension that is named twice."""
+    if not isinstance(chosen, Mapping):
+        raise InvalidInputError(
+            f"{chosen!r} selects nothing of {where}: give a mapping from dimensions, by name or "
+            "number, to their parts"
+        )
     found: dict[int, Chosen] = {}
     for key, value in chosen.items():
         axis = axis_of(key, names, where)
         if axis in found:
             raise InvalidInputError(f"dimension {names[axis]!r} of {where} is selected twice")
         found[axis] = value
+    return found
+
+
+def by_name(
+    chosen: Mapping[Any, Chosen], arrays: Sequence[tuple[str, Sequence[str]]]
+) -> dict[str, Chosen]:
+    """What was chosen of several arrays together, by name of dimension.
+
+    A number is refused if it means one dimension here and another one there.
+
+    :param arrays: their paths and the names of their dimensions.
+    """
+    dims = list(dict.fromkeys(name for _, names in arrays for name in names))
+    where = " and ".join(repr(path) for path, _ in arrays)
+    found = {dims[axis]: part for axis, part in by_axis(chosen, dims, where).items()}
+    for key in chosen:
+        axis = None if key in dims else axis_of(key, dims, where)
+        meant = {names[axis] for _, names in arrays if axis is not None and axis < len(names)}
+        if axis is not None and meant != {dims[axis]}:
+            raise InvalidInputError(
+                f"dimension {key!r} is not the same one in {where}: name one of {_listed(dims)}"
+            )
     return found
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid, fit_values, write_block
 from airflow_provider_icechunk.engine.arrays.regions import (
     Parts,
-    by_axis,
+    by_name,
     dimension_names,
     extent,
     plan_box,
@@ -273,12 +273,8 @@ def _common_box(
                 )
             chunks.setdefault(name, []).append(chunk)
     dims = tuple(lengths)
-    where = " and ".join(repr(array.path) for array in arrays)
-    parts = by_axis(chosen, dims, where)
-    box = tuple(
-        span_of(parts.get(axis, (0, lengths[name])), name, lengths[name])
-        for axis, name in enumerate(dims)
-    )
+    parts = by_name(chosen, [(array.path, dimension_names(array)) for array in arrays])
+    box = tuple(span_of(parts.get(name, (0, lengths[name])), name, lengths[name]) for name in dims)
     grid = tuple(
         math.lcm(*chunks[name]) if len(chunks[name]) == len(arrays) else max(1, lengths[name])
         for name in dims

@@ -108,7 +108,7 @@ def write_regions(
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
     if writing.committed_as is None:
         opened = open_array(writing.view, array)
-        regions = plan_exactly(opened, region or {}, tasks, cores(spark))
+        regions = plan_exactly(opened, {} if region is None else region, tasks, cores(spark))
         work = RegionWriter(array, tuple(regions), fn)
         writing.run(work.names, work, resume=resume)
     return writing.commit(message or f"write {array}", metadata=metadata, rebase_with=rebase_with)

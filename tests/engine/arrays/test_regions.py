@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_icechunk.engine.arrays.regions import (
+    by_axis,
+    by_name,
     check_complete,
     plan_box,
     plan_parts,
@@ -124,3 +126,22 @@ def test_tasks_are_of_a_useful_size_and_enough_for_the_cores() -> None:
     assert plan_parts(1 << 20, cores=4) == 8
     assert plan_parts(100 * (128 << 20), cores=4) == 100
     assert plan_parts(1 << 60, cores=4) == 100_000
+
+
+@pytest.mark.parametrize("chosen", [[(0, 60)], ((0, 60), (0, 20)), (), "time", 0])
+def test_a_region_that_is_no_mapping_is_refused(chosen: object) -> None:
+    """Taken for nothing, it would write all of the array."""
+    with pytest.raises(InvalidInputError, match="give a mapping from dimensions"):
+        by_axis(chosen, ("time", "x"), "'a'")  # type: ignore[arg-type]
+
+
+SEVERAL = [("x_bounds", ("x",)), ("values", ("time", "x"))]
+
+
+def test_a_number_that_means_another_dimension_in_another_array_is_refused() -> None:
+    """Who means the first days would otherwise get the first columns of all days."""
+    assert by_name({"time": 1, "x": 2}, SEVERAL) == {"time": 1, "x": 2}
+    assert by_name({0: 1, "1": 2}, [("a", ("time", "x")), ("b", ("time",))]) == {"time": 1, "x": 2}
+    for number in (0, "0", 1):
+        with pytest.raises(InvalidInputError, match="is not the same one in 'x_bounds' and 'val"):
+            by_name({number: (0, 5)}, SEVERAL)
