@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.engine.commit.commit import CommitRequest, Committer
@@ -98,14 +97,20 @@ class Session(Shown, SessionTwins):
     def _core(self) -> Core:
         return self.tree.core
 
-    @cached_property
+    @property
     def store(self) -> IcechunkStore:
         """A Zarr store over this session, open. Zarr is imported by those who ask for it."""
+        # Not a cached property: until Python 3.12 those of all sessions share one lock, which a
+        # child that is forked meanwhile finds held forever.
+        made: IcechunkStore | None = self.__dict__.get("_store")
+        if made is not None:
+            return made
         from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 
         store = IcechunkStore(self)
         store._is_open = True
-        return store
+        kept: IcechunkStore = self.__dict__.setdefault("_store", store)
+        return kept
 
     @property
     def read_only(self) -> bool:
