@@ -30,6 +30,8 @@ class StoredNodes:
     paths: list[str]
     ids: NDArray[np.uint8]
     """`(n, 8)`."""
+    arrays: NDArray[np.bool_]
+    """Which of them say that they are arrays."""
     decode: Callable[[int], Node]
     """The node in a row."""
     manifests: Callable[[], tuple[NDArray[np.int64], list[bytes]]]
@@ -42,7 +44,7 @@ class StoredNodes:
 class NodeTable(Mapping[str, Node]):
     """Nodes by path, in the order of the paths' raw bytes; may raise `FormatError`."""
 
-    __slots__ = ("_decoding", "_known", "_rows", "stored")
+    __slots__ = ("_decoding", "_known", "_named", "_rows", "copyable", "is_sorted", "stored")
 
     def __init__(self, stored: StoredNodes) -> None:
         """A table of nodes; `ValueError` if two have the same path or the same id."""
@@ -50,14 +52,18 @@ class NodeTable(Mapping[str, Node]):
         self._decoding = PerProcess(threading.RLock)
         paths = stored.paths
         rows = range(len(paths))
-        if not all(map(lt, paths, paths[1:])):
+        self.is_sorted = all(map(lt, paths, paths[1:]))
+        if not self.is_sorted:
             rows = sorted(rows, key=paths.__getitem__)  # type: ignore[assignment]
         self._rows = {paths[row]: row for row in rows}
         ids = np.sort(np.ascontiguousarray(stored.ids).view(np.uint64).reshape(-1))
         if len(self._rows) != len(paths) or bool((ids[1:] == ids[:-1]).any()):
             raise ValueError("two nodes have the same path or the same id")
         self.stored = stored
+        self.copyable: bool | None = None
+        """Whether the codec found that the nodes can be copied as bytes; `None`: not looked yet."""
         self._known: dict[int, Node] = {}
+        self._named: tuple[NDArray[np.int64], list[bytes]] | None = None
 
     def row(self, path: str) -> int:
         """The row of a node in the file."""
@@ -65,6 +71,10 @@ class NodeTable(Mapping[str, Node]):
 
     def __getitem__(self, path: str) -> Node:
         return self._node(self._rows[path])
+
+    def __contains__(self, path: object) -> bool:
+        """Whether there is such a node, which is not decoded for it."""
+        return path in self._rows
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -93,10 +103,18 @@ class NodeTable(Mapping[str, Node]):
         mine = np.ascontiguousarray(self.stored.ids).view(np.uint64).reshape(-1)
         return [self._node(row) for row in np.flatnonzero(np.isin(mine, wanted)).tolist()]
 
+    def paths_by_id(self) -> dict[NodeId, str]:
+        """Where each node is."""
+        whole, size = self.stored.ids.tobytes(), NODE_ID_SIZE
+        return {
+            NodeId(whole[row * size : (row + 1) * size]): path for path, row in self._rows.items()
+        }
+
     def manifests(self, *, but: Collection[int] = ()) -> set[ManifestId]:
         """Manifests that the nodes name, apart from those in some rows."""
         with self._decoding.get(), self.stored.memory or nullcontext():
-            rows, ids = self.stored.manifests()
+            # Once: a file pays for what is read of it, and every commit on it asks for this.
+            rows, ids = self._named = self._named or self.stored.manifests()
         if not but:
             return set(map(ManifestId, ids))
         apart = np.isin(rows, list(but)).tolist()
@@ -104,7 +122,7 @@ class NodeTable(Mapping[str, Node]):
 
 
 class EditedNodes(Mapping[str, Node]):
-    """The nodes of a table, some of them changed. None is new and none is gone."""
+    """The nodes of a table, some of them changed. None is new, and ids, paths and kinds stay."""
 
     __slots__ = ("changed", "table")
 
@@ -115,6 +133,10 @@ class EditedNodes(Mapping[str, Node]):
     def __getitem__(self, path: str) -> Node:
         found = self.changed.get(path)
         return self.table[path] if found is None else found
+
+    def __contains__(self, path: object) -> bool:
+        """Whether there is such a node, which is not decoded for it."""
+        return path in self.table
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.table)
@@ -146,6 +168,26 @@ def nodes_with(nodes: Mapping[str, Node], ids: Collection[NodeId]) -> list[Node]
     if isinstance(nodes, NodeTable):
         return nodes.with_ids(same)
     return [node for node in nodes.values() if node.id in ids]
+
+
+def paths_by_id(nodes: Mapping[str, Node]) -> dict[NodeId, str]:
+    """Where each node is; nodes that are not decoded stay so."""
+    nodes = _plain(nodes)
+    if isinstance(nodes, EditedNodes):
+        nodes = nodes.table
+    if isinstance(nodes, NodeTable):
+        return nodes.paths_by_id()
+    return {node.id: path for path, node in nodes.items()}
+
+
+def count_arrays(nodes: Mapping[str, Node]) -> int:
+    """How many nodes are arrays; nodes that are not decoded stay so."""
+    nodes = _plain(nodes)
+    if isinstance(nodes, EditedNodes):
+        nodes = nodes.table
+    if isinstance(nodes, NodeTable):
+        return int(nodes.stored.arrays.sum())
+    return sum(node.array is not None for node in nodes.values())
 
 
 def manifests_of(nodes: Mapping[str, Node]) -> set[ManifestId]:

@@ -18,8 +18,8 @@ from airflow_provider_icechunk.engine.format.model import (
     TransactionLog,
     in_target_order,
 )
+from airflow_provider_icechunk.engine.format.node_table import paths_by_id
 from airflow_provider_icechunk.engine.format.v1.logs import in_order
-from airflow_provider_icechunk.engine.format.v1.node_index import paths_by_id
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.engine.tree.moves import net_moves

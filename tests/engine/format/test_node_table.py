@@ -27,9 +27,11 @@ from airflow_provider_icechunk.engine.format.node_table import (
     manifests_of,
     nodes_with,
 )
-from airflow_provider_icechunk.engine.format.v1 import snapshots
+from airflow_provider_icechunk.engine.format.v1 import snapshot_layout, snapshots
 from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
-from airflow_provider_icechunk.engine.format.v2.codec import V2Codec
+from airflow_provider_icechunk.engine.format.v1.stored_nodes import Source
+from airflow_provider_icechunk.engine.format.v2.codec import SNAPSHOT_DIALECT, V2Codec
+from airflow_provider_icechunk.exceptions import FormatError
 
 DOCUMENT = b'{"zarr_format":3,"node_type":"array","shape":[8],"chunk_grid":{"name":"regular"}}'
 PARENT = SnapshotId(bytes(12))
@@ -61,6 +63,18 @@ def codec(request: pytest.FixtureRequest) -> V1Codec:
 
 def stored(codec: V1Codec, value: Snapshot) -> Snapshot:
     return codec.decode_snapshot(codec.encode_snapshot(value), value.id, where="x")
+
+
+def codec_payload(codec: V1Codec, value: Snapshot) -> bytes:
+    return bytes(snapshots.encode(value, dialect=dialect_of(codec)))
+
+
+def codec_decode(codec: V1Codec, payload: bytes) -> Snapshot:
+    return snapshots.decode(payload, where="x", dialect=dialect_of(codec))
+
+
+def dialect_of(codec: V1Codec) -> snapshot_layout.Dialect:
+    return SNAPSHOT_DIALECT if isinstance(codec, V2Codec) else snapshots.DIALECT
 
 
 def child(base: Snapshot, number: int, *changed: Node) -> Snapshot:
@@ -108,6 +122,32 @@ def test_nodes_that_did_not_change_are_not_decoded_to_be_stored(codec: V1Codec) 
     assert not base.nodes._known  # type: ignore[attr-defined]
 
 
+def test_a_process_that_stays_can_commit_any_number_of_times(codec: V1Codec) -> None:
+    # A pipeline keeps its snapshot in memory. What is read of its file is paid for once.
+    base = stored(codec, snapshot(300))
+    for number in range(1, 200):
+        base = child(base, number, array(3, 900 + number))
+    assert manifests_of(base.nodes) == set(base.manifest_files)
+    assert dict(base.nodes)["/g/a00003"] == array(3, 900 + 199)
+
+
+def test_damage_in_one_of_many_nodes_is_told_when_it_is_used(codec: V1Codec) -> None:
+    # A reader must not get half a node, and a commit must not carry it on.
+    value = snapshot(300)
+    payload = bytearray(codec_payload(codec, value))
+    at = payload.index(b"/g/a00007") + 9
+    links = payload.index(DOCUMENT, at) + len(DOCUMENT)
+    payload[links : links + 64] = b"\xff" * 64
+    found = codec_decode(codec, bytes(payload))
+    assert "/g/a00007" in found.nodes
+    assert found.nodes["/g/a00006"] == value.nodes["/g/a00006"]
+    with pytest.raises(FormatError):
+        found.nodes["/g/a00007"]
+    changed = {"/g/a00003": array(3, 900)}
+    with pytest.raises(FormatError):
+        codec.encode_snapshot(replace(found, nodes=edited(found.nodes, changed)))
+
+
 def test_what_is_left_of_changed_nodes_does_not_grow_for_ever() -> None:
     codec = V1Codec()
     base = stored(codec, snapshot(400))
@@ -127,9 +167,10 @@ def test_a_file_of_another_layout_is_written_anew(codec: V1Codec) -> None:
     base = stored(codec, value)
     assert isinstance(base.nodes, NodeTable)
     source = base.nodes.stored.source
-    assert isinstance(source, snapshots._Source)
+    assert isinstance(source, Source)
     data = bytearray(source.buffer.data)
-    data[snapshots._MARKS_AT : snapshots._MARKS_AT + 8] = b"\xff" * 8
+    marks = snapshot_layout.MARKS_AT
+    data[marks : marks + 8] = b"\xff" * 8
     source.buffer.data = bytes(data)
     changed = child(base, 1, array(3, 900))
     assert stored(codec, changed) == changed

@@ -311,18 +311,18 @@ def test_damaged_files_raise_nothing_but_refusals(kind):
             decode(seal(kind, data, 1), identity, where="x")
 
 
-@pytest.mark.parametrize("shape", ["_NEWER", "_NODE", "_MANIFEST_INFO"])
+@pytest.mark.parametrize("shape", ["NEWER", "NODE", "MANIFEST_INFO"])
 def test_what_a_newer_version_stored_in_a_snapshot_is_not_written_over(
     monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    from airflow_provider_icechunk.engine.format.v1 import snapshots as files
+    from airflow_provider_icechunk.engine.format.v1 import snapshot_layout as files
     from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import Shape
 
     known = getattr(files, shape)
-    slots = {"_NEWER": 9, "_NODE": 6, "_MANIFEST_INFO": 4}[shape]
+    slots = {"NEWER": 9, "NODE": 6, "MANIFEST_INFO": 4}[shape]
     newer = Shape(known.size, (*known.slots, *[0] * (slots - len(known.slots)), 4))
     monkeypatch.setattr(files, shape, newer)
-    monkeypatch.setattr(files, "_SHAPES", (*files._SHAPES, newer))
+    monkeypatch.setattr(files, "SHAPES", (*files.SHAPES, newer))
     codec = V2Codec()
     base = snapshot()
     data = codec.encode_snapshot(base)

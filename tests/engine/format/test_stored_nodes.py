@@ -9,12 +9,8 @@ import zarr
 
 from airflow_provider_icechunk.api import Repository, in_memory_storage
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
-from airflow_provider_icechunk.engine.format.model import Snapshot
-from airflow_provider_icechunk.engine.format.v1.node_index import (
-    LazyNodes,
-    count_arrays,
-    paths_by_id,
-)
+from airflow_provider_icechunk.engine.format.model import Deferred, Snapshot
+from airflow_provider_icechunk.engine.format.node_table import count_arrays, paths_by_id
 from airflow_provider_icechunk.engine.format.v1.snapshots import DIALECT, decode, encode
 from airflow_provider_icechunk.exceptions import FormatError
 
@@ -39,7 +35,7 @@ def _tree(generation: str) -> tuple[Repository, Snapshot]:
 def test_lazy_nodes_are_those_that_decoding_finds(generation: str) -> None:
     repository, glanced = _tree(generation)
     lazy = glanced.nodes
-    assert isinstance(lazy, LazyNodes)
+    assert isinstance(lazy, Deferred)
     whole = Repository.open(repository.storage).core.objects.snapshot(glanced.id).nodes
     assert list(lazy) == list(whole)
     assert dict(lazy.items()) == dict(whole.items())
