@@ -6,6 +6,8 @@ client is warm: its server has been found to honour conditions.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +24,9 @@ from airflow_provider_icechunk.engine.refs.base import JustRead, Trust
 from airflow_provider_icechunk.engine.storage.base import Listed
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
+from airflow_provider_icechunk.engine.storage.s3.connection import connect
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
+from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import AccessDeniedError, StorageError
 
@@ -340,3 +345,49 @@ def test_a_session_opened_later_sees_what_others_did_since() -> None:
     clock[0] += 61.0
 
     assert reader.readonly_session("main").snapshot_id != first
+
+
+def place(key: str = "key", prefix: str = "a") -> S3Settings:
+    return S3Settings(
+        "bucket",
+        prefix,
+        endpoint_url="http://127.0.0.1:9",
+        allow_http=True,
+        force_path_style=True,
+        credentials=static_credentials(key, "secret"),
+    )
+
+
+def test_a_task_with_given_keys_does_not_wait_for_boto3_before_its_first_request() -> None:
+    program = """
+import sys
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
+from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
+from airflow_provider_icechunk.engine.storage.secrets import static_credentials
+from airflow_provider_icechunk.exceptions import StorageError
+storage = S3Storage(S3Settings(
+    "bucket", endpoint_url="http://127.0.0.1:9", allow_http=True, force_path_style=True,
+    credentials=static_credentials("key", "secret"), retry=Backoff(tries=1),
+))
+try:
+    storage.get("repo")
+except StorageError:
+    print(sorted({"boto3", "botocore", "urllib3"} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_repositories_in_one_bucket_share_clients_unless_keys_or_surroundings_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = connect(place())
+
+    assert connect(place(prefix="b")) is first
+    assert connect(place("other")) is not first
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/elsewhere.pem")
+    assert connect(place()) is not first

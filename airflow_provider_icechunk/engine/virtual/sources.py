@@ -132,12 +132,12 @@ def describe_file(grant: Grant, location: Location, url: str) -> ForeignFile:
 def describe_s3(client: S3Client, location: Location, url: str, retry: Backoff) -> ForeignFile:
     """An object in a bucket."""
     from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING
-    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify, code_of
+    from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of, failures
 
     for last in retry.attempts():
         try:
             answer = client.head_object(Bucket=location.host, Key=location.key)
-        except FAILURES as error:
+        except failures() as error:
             trouble = classify(error)
             if trouble in PASSING and not last:
                 continue

@@ -296,7 +296,7 @@ def s3_client(access: S3Access, bucket: str) -> S3Client:
     """A client for the granted access, whose endpoint was already checked."""
     # Late, because boto3 takes longer to import than everything else together.
     from airflow_provider_icechunk.engine.storage.s3.client import make_client
-    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, code_of
+    from airflow_provider_icechunk.engine.storage.s3.errors import code_of, failures
     from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 
     options = access.options
@@ -321,7 +321,7 @@ def s3_client(access: S3Access, bucket: str) -> S3Client:
                 connections=settings.concurrency,
             )
         return client
-    except FAILURES as error:
+    except failures() as error:
         raise VirtualChunkError(f"no S3 client for bucket {bucket!r}: {code_of(error)}") from None
 
 
@@ -335,7 +335,7 @@ def fetch_s3(
     retry: Backoff,
 ) -> Part:
     """Bytes from `start` to `stop` of an object, if it has not changed."""
-    from airflow_provider_icechunk.engine.storage.s3.errors import FAILURES, classify
+    from airflow_provider_icechunk.engine.storage.s3.errors import classify, failures
 
     where = shown(str(location))
     request: GetObjectRequestTypeDef = {
@@ -359,7 +359,7 @@ def fetch_s3(
             reported = reported_length({"content-range": answer.get("ContentRange", "")})
             if reported is not None and len(data) < min(reported, stop - start):
                 raise Unfinished(f"received {len(data)} bytes where {reported} were announced")
-        except FAILURES as error:
+        except failures() as error:
             trouble = classify(error)
             if trouble in PASSING and not last:
                 continue

@@ -19,7 +19,7 @@ from airflow_provider_icechunk.engine.format.config.stores import (
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Absent, Bounded
 from airflow_provider_icechunk.engine.storage.credentials import s3_credentials
-from airflow_provider_icechunk.engine.storage.s3.client import Connection
+from airflow_provider_icechunk.engine.storage.s3.connection import Connection
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
-
-import urllib3
 
 from airflow_provider_icechunk.engine.storage.base import (
     Bounded,
@@ -25,6 +23,9 @@ from airflow_provider_icechunk.engine.storage.base import (
 
 from .settings import MIB, BucketSettings
 from .values import Body, ObjectHead
+
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
 
 SLOW = MIB
 """Bytes per second that a slow line carries, and the size from which the line's speed matters."""
@@ -96,8 +97,11 @@ def is_sendable(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 
-def pool_to(url: str, settings: BucketSettings, bundle: str | None = None) -> urllib3.PoolManager:
+def pool_to(url: str, settings: BucketSettings, bundle: str | None = None) -> PoolManager:
     """Connections for what the native client does not show, through the proxy if there is one."""
+    # Late: importing it takes longer than importing the engine.
+    import urllib3
+
     place = urlsplit(url)
     options: dict[str, Any] = {
         "retries": False,

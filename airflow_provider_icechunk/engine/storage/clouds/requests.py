@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from airflow_provider_icechunk.engine import counters
 from airflow_provider_icechunk.engine.retry import Backoff
@@ -47,14 +47,16 @@ class Upload:
 class Requests(ABC):
     """Requests to the objects below one prefix of a bucket, retried while that may help."""
 
-    failures: ClassVar[tuple[type[BaseException], ...]] = (NativeError, OSError)
-    """Everything that the client raises when a request fails."""
-
     def __init__(self, location: str, prefix: str, retry: Backoff, concurrency: int) -> None:
         self.location = location
         self.retry = retry
         self._root = f"{prefix}/" if prefix else ""
         self._slots = Slots(concurrency)
+
+    @property
+    def failures(self) -> tuple[type[BaseException], ...]:
+        """Everything that the client raises when a request fails."""
+        return (NativeError, OSError)
 
     def name(self, key: str) -> str:
         """The full name of an object in the bucket."""

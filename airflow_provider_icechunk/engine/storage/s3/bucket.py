@@ -25,14 +25,14 @@ from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble
 from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
 from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
 
-from .errors import FAILURES, UseClient, classify, translate
+from .errors import UseClient, classify, failures, translate
 from .settings import S3Settings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ObjectTypeDef
 
-    from .client import Connection
+    from .connection import Connection
     from .objects import NativeObjects
 
 T = TypeVar("T")
@@ -44,13 +44,16 @@ class Bucket(Requests):
     Every process has its own client: connections do not survive a fork.
     """
 
-    failures = FAILURES
-
     def __init__(self, settings: S3Settings) -> None:
         location = "/".join(filter(None, ("s3:/", settings.bucket, settings.prefix)))
         super().__init__(location, settings.prefix, settings.retry, settings.concurrency)
         self.settings = settings
         self._connection = PerProcess(lambda: _connect(settings))
+
+    @property
+    def failures(self) -> tuple[type[BaseException], ...]:
+        """Everything that either client raises when a request fails."""
+        return failures()
 
     @property
     def client(self) -> S3Client:
@@ -77,7 +80,7 @@ class Bucket(Requests):
                 found = self.client.get_object(
                     Bucket=self.settings.bucket, Key=self.name(key), IfMatch=f'"{"0" * 32}"'
                 )
-            except FAILURES as error:
+            except failures() as error:
                 if classify(error) in {Trouble.REFUSED, Trouble.MISSING}:
                     return True
                 raise
@@ -86,7 +89,7 @@ class Bucket(Requests):
 
         try:
             return self.calling("read", key, read)
-        except FAILURES as error:
+        except failures() as error:
             raise self.error(error, "read", key) from error
 
     def pages(self, prefix: str, *, delimiter: str = "") -> Iterator[ListObjectsV2OutputTypeDef]:
@@ -135,7 +138,7 @@ class Bucket(Requests):
             answer = self.calling("delete in", "", lambda: self._delete(keys))
         except IcechunkError as error:
             return dict.fromkeys(keys, error.message)
-        except FAILURES as error:
+        except failures() as error:
             return dict.fromkeys(keys, self.error(error, "delete in", "").message)
         return {
             str(one.get("Key", "")).removeprefix(self._root): str(one.get("Code", "unknown"))
@@ -147,7 +150,7 @@ class Bucket(Requests):
         """The `Date` of a response, whatever the response was."""
         try:
             date = self.calling("get the time of", "", self._date)
-        except FAILURES as error:
+        except failures() as error:
             date = _date_in(getattr(error, "response", {}))
         if not date:
             raise StorageError(
@@ -232,7 +235,7 @@ class Bucket(Requests):
                 prefix,
                 lambda: _listing(lambda: self.client.list_objects_v2(**request), request["Prefix"]),
             )
-        except FAILURES as error:
+        except failures() as error:
             raise self.error(error, "list", prefix) from error
 
     def _date(self) -> str | None:
@@ -328,6 +331,6 @@ def _body(data: Data, headers: Mapping[str, str]) -> Body:
 
 def _connect(settings: S3Settings) -> Connection:
     # Slow to import, and unused in programs without a bucket.
-    from .client import Connection
+    from .connection import connect
 
-    return Connection(settings)
+    return connect(settings)

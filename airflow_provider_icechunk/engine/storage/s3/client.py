@@ -1,13 +1,11 @@
-"""Creates the boto3 client: the only place that passes secrets to a library."""
+"""Creates the boto3 client, with the credentials it needs."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, assert_never
 
 import boto3
@@ -29,7 +27,6 @@ from airflow_provider_icechunk.engine.storage.secrets import (
     StaticCredentials,
 )
 
-from .objects import NativeObjects, ask_root, find_root, is_direct
 from .settings import Checksums, S3Settings
 
 if TYPE_CHECKING:
@@ -53,50 +50,13 @@ class _NoDetails(logging.Filter):
 _NO_DETAILS = _NoDetails()
 
 
-class Connection:
-    """One process's access to a bucket: by the native client, and by boto3's, made on first use.
-
-    Creating the first client takes a tenth of a second, longer than opening a repository.
-    """
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-        self._lock = threading.Lock()
-        self._session = _session(settings)
-        self._client: S3Client | None = None
-        root = find_root(settings)
-        self.objects = self._objects(root) if root else self._objects_of_client()
-
-    @property
-    def client(self) -> S3Client:
-        """Boto3's client. Nothing is shared with the process's default session."""
-        with self._lock:
-            if self._client is None:
-                self._client = _client(self._settings, self._session)
-            return self._client
-
-    def _objects_of_client(self) -> NativeObjects | None:
-        self._client = client = _client(self._settings, self._session)
-        root = ask_root(self._settings, client)
-        return self._objects(root, client.meta.region_name) if root else None
-
-    def _objects(self, root: str, region: str | None = None) -> NativeObjects | None:
-        # Executors of Spark may lack the native client, which this package cannot take along.
-        settings = self._settings
-        # The native client signs no headers of callers, and AWS refuses some that are unsigned.
-        by_client = settings.verifies_reads or settings.read_headers or settings.write_headers
-        if find_spec("obstore") is None or by_client or not is_direct(root):
-            return None
-        region = region or self._settings.region or _ANY_REGION
-        return NativeObjects(self._settings, self._session, root=root, region=region)
-
-
 def make_client(settings: S3Settings) -> S3Client:
     """A client alone."""
-    return _client(settings, _session(settings))
+    return client_of(settings, make_session(settings))
 
 
-def _session(settings: S3Settings) -> Session:
+def make_session(settings: S3Settings) -> Session:
+    """A session with these credentials. Nothing is shared with the process's default session."""
     for name in _TALKATIVE:
         logging.getLogger(name).addFilter(_NO_DETAILS)
     session = Session()
@@ -111,7 +71,8 @@ def _descriptions() -> object:
     return Session().get_component("data_loader")
 
 
-def _client(settings: S3Settings, session: Session) -> S3Client:
+def client_of(settings: S3Settings, session: Session) -> S3Client:
+    """The client of a session."""
     client: S3Client = boto3.session.Session(botocore_session=session).client(
         "s3",
         region_name=settings.region or (_ANY_REGION if settings.endpoint_url else None),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from botocore import exceptions as boto
-from urllib3.exceptions import HTTPError
+import sys
+from typing import Any
 
 from airflow_provider_icechunk.engine.storage.clouds.answers import NativeError
 from airflow_provider_icechunk.engine.storage.clouds.troubles import (
@@ -14,43 +14,56 @@ from airflow_provider_icechunk.engine.storage.clouds.troubles import (
 )
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-FAILURES = (NativeError, boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
-"""Everything the clients raise when a request fails."""
+
+def failures() -> tuple[type[BaseException], ...]:
+    """Everything the clients raise when a request fails."""
+    return (NativeError, OSError, *_http("HTTPError"), *_boto("ClientError", "BotoCoreError"))
+
+
+def _boto(*names: str) -> tuple[type[Any], ...]:
+    return _of("botocore.exceptions", names)
+
+
+def _http(*names: str) -> tuple[type[Any], ...]:
+    return _of("urllib3.exceptions", names)
+
+
+def _of(module: str, names: tuple[str, ...]) -> tuple[type[Any], ...]:
+    """Exceptions of a library; none while nobody has imported it, for then it raises nothing.
+
+    A missing object is an error too, and importing the libraries takes longer than opening a
+    repository.
+    """
+    loaded = sys.modules.get(module)
+    return () if loaded is None else tuple(getattr(loaded, name) for name in names)
 
 
 class UseClient(Exception):  # noqa: N818 - no error, a detour
     """The native client did not carry out a request; boto3's has to make it."""
 
 
-_CREDENTIAL_ERRORS = (
-    boto.NoCredentialsError,
-    boto.PartialCredentialsError,
-    boto.CredentialRetrievalError,
-    boto.TokenRetrievalError,
-    boto.NoAuthTokenError,
+_DENIED = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "NoAuthTokenError",
 )
-_UNSENT = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
-_TORN = (
-    boto.HTTPClientError,
-    boto.IncompleteReadError,
-    boto.FlexibleChecksumError,
-    boto.ChecksumError,
-    HTTPError,
-    OSError,
-)
+_UNSENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError")
+_TORN = ("HTTPClientError", "IncompleteReadError", "FlexibleChecksumError", "ChecksumError")
 
 
 def classify(error: BaseException) -> Trouble:
     """Classify an exception of a client."""
-    if isinstance(error, boto.ClientError):
-        return trouble_of(code_of(error), _status_of(error))
     if isinstance(error, NativeError):
         return trouble_of_native(error)
-    if isinstance(error, _CREDENTIAL_ERRORS):
+    if isinstance(error, _boto("ClientError")):
+        return trouble_of(code_of(error), _status_of(error))
+    if isinstance(error, _boto(*_DENIED)):
         return Trouble.DENIED
-    if isinstance(error, _UNSENT):
+    if isinstance(error, _boto(*_UNSENT)):
         return Trouble.UNREACHABLE
-    if isinstance(error, _TORN):
+    if isinstance(error, (OSError, *_http("HTTPError"), *_boto(*_TORN))):
         return Trouble.BROKEN
     return Trouble.OTHER
 
@@ -59,7 +72,7 @@ def code_of(error: BaseException) -> str:
     """The vendor's code, or the name of the exception if there was no response."""
     if isinstance(error, NativeError):
         return error.code
-    if isinstance(error, boto.ClientError):
+    if isinstance(error, _boto("ClientError")):
         return str(error.response.get("Error", {}).get("Code", ""))
     return type(error).__name__
 
@@ -69,6 +82,6 @@ def translate(error: BaseException, *, doing: str, where: str) -> IcechunkError:
     return explained(classify(error), code_of(error), doing=doing, where=where)
 
 
-def _status_of(error: boto.ClientError) -> int:
+def _status_of(error: Any) -> int:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return int(status)

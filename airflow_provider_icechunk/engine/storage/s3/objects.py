@@ -17,11 +17,7 @@ from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
-
-import urllib3
-from botocore.httpsession import get_cert_path
-from botocore.session import Session
-from botocore.utils import get_environ_proxies
+from urllib.request import getproxies, proxy_bypass
 
 from airflow_provider_icechunk.engine.storage.base import (
     ByteRange,
@@ -47,10 +43,14 @@ from .errors import UseClient
 from .settings import S3Settings
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from mypy_boto3_s3.client import S3Client
     from obstore.store import S3Store
+    from urllib3 import PoolManager
 
 T = TypeVar("T")
+Keys = tuple[str, str, str | None]
+"""Access key, secret key and session token."""
 _log = logging.getLogger(__name__)
 
 _CLIENTS_MATTER = frozenset({301, 302, 307, 308, 400, 403})
@@ -62,20 +62,24 @@ _NAMED = {"ContentType": "Content-Type", "StorageClass": "Storage-Class"}
 class NativeObjects:
     """The objects of one bucket. Raises `UseClient` for what only the client can do."""
 
-    def __init__(self, settings: S3Settings, session: Session, *, root: str, region: str) -> None:
+    def __init__(
+        self,
+        settings: S3Settings,
+        credentials: Keys | Credentials | None,
+        *,
+        root: str,
+        region: str,
+        bundle: str | None,
+    ) -> None:
         self._settings = settings
         self._root = root.rstrip("/")
         self._region = region
         self._signed = not isinstance(settings.credentials, AnonymousCredentials)
-        self._credentials = session.get_credentials() if self._signed else None
-        self._bundle = get_cert_path(session.get_config_variable("ca_bundle") or True)
+        self._credentials = credentials
+        self._bundle = bundle
         self._held: dict[bool, tuple[Any, Holder]] = {}
         self._readable = True
-        self._pool = urllib3.PoolManager(
-            retries=False,
-            timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
-            ca_certs=self._bundle,
-        )
+        self._pool: PoolManager | None = None
 
     def get(self, name: str, asked: ByteRange | None) -> Body:
         """The bytes of an object, or of a range that HTTP can express."""
@@ -105,7 +109,15 @@ class NativeObjects:
 
         The request is not signed: a refusal has a date too.
         """
-        url = f"{self._root}/{quote(name)}"
+        import urllib3
+
+        settings, url = self._settings, f"{self._root}/{quote(name)}"
+        if self._pool is None:
+            self._pool = urllib3.PoolManager(
+                retries=False,
+                timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
+                ca_certs=self._bundle,
+            )
         return self._pool.request("HEAD", url, redirect=False).headers.get("Date")
 
     def delete(self, name: str) -> bool:
@@ -155,9 +167,11 @@ class NativeObjects:
         store: S3Store = held[1].store
         return store
 
-    def _keys(self) -> Any:
+    def _keys(self) -> Keys | None:
         if not self._signed:
             return None
+        if isinstance(self._credentials, tuple):
+            return self._credentials
         frozen = self._credentials.get_frozen_credentials() if self._credentials else None
         if frozen is None or frozen.access_key is None or frozen.secret_key is None:
             raise UseClient
@@ -234,7 +248,8 @@ def _attributes(request: Mapping[str, Any]) -> dict[str, str]:
 
 def is_direct(url: str) -> bool:
     """Whether there is no proxy for a host."""
-    return urlsplit(url).scheme not in get_environ_proxies(url)
+    place = urlsplit(url)
+    return place.scheme not in getproxies() or bool(proxy_bypass(place.netloc))
 
 
 def find_root(settings: S3Settings) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .errors import FAILURES
+from .errors import failures
 
 if TYPE_CHECKING:
     from .bucket import Bucket
@@ -33,7 +33,7 @@ def _told(
 ) -> list[str]:
     try:
         return list(told(ask(**name)))
-    except FAILURES:
+    except failures():
         return []
 
 

@@ -15,7 +15,7 @@ from airflow_provider_icechunk.engine.storage.readback import WRITE_ID, carries
 from airflow_provider_icechunk.exceptions import IcechunkError
 
 from .bucket import Bucket
-from .errors import FAILURES, classify
+from .errors import classify, failures
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -53,7 +53,7 @@ def put_plainly(bucket: Bucket, upload: Upload) -> Version:
         return bucket.calling(
             "write", upload.key, lambda: bucket.put_once(upload.key, upload.data, request)
         )
-    except FAILURES as error:
+    except failures() as error:
         raise bucket.error(error, "write", upload.key) from error
 
 
@@ -69,7 +69,7 @@ def put_in_parts(bucket: Bucket, upload: Upload) -> Version:
                 Bucket=bucket.settings.bucket, Key=name, **request
             ),
         )
-    except FAILURES as error:
+    except failures() as error:
         raise bucket.error(error, "write", upload.key) from error
     upload_id = started["UploadId"]
     try:
@@ -138,7 +138,7 @@ def _send_parts(bucket: Bucket, upload: Upload, upload_id: str, write_id: str) -
             ),
         )
         return Version(done["ETag"])
-    except FAILURES as error:
+    except failures() as error:
         landed = _completed(bucket, upload, write_id, classify(error))
         if landed is None:
             raise bucket.error(error, "write", upload.key) from error
@@ -156,6 +156,10 @@ def _completed(bucket: Bucket, upload: Upload, write_id: str, trouble: Trouble) 
     return found.version if marked or not bucket.settings.use_metadata else None
 
 
+def _any_failure() -> tuple[type[BaseException], ...]:
+    return (IcechunkError, *failures())
+
+
 def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
     try:
         bucket.calling(
@@ -165,7 +169,7 @@ def _abort(bucket: Bucket, key: str, upload_id: str) -> None:
                 Bucket=bucket.settings.bucket, Key=bucket.name(key), UploadId=upload_id
             ),
         )
-    except (IcechunkError, *FAILURES) as error:
+    except _any_failure() as error:
         if isinstance(error, IcechunkError) or classify(error) is not Trouble.NO_UPLOAD:
             _log.warning(
                 "Parts of an upload of %s remain in %s (%s): a lifecycle rule can remove them",

@@ -1,0 +1,150 @@
+"""One process's access to a bucket, by the native client and by boto3's.
+
+Importing boto3 and creating its first client take half a second of processor time, longer than
+opening a repository. So it is left alone until it is needed: for credentials that it has to find,
+and for requests that the native client does not make.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.secrets import (
+    AnonymousCredentials,
+    EnvironmentCredentials,
+    StaticCredentials,
+)
+
+from .objects import Keys, NativeObjects, ask_root, find_root, is_direct
+from .settings import S3Settings
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+    from mypy_boto3_s3.client import S3Client
+
+_ANY_REGION = "us-east-1"
+"""The region that stores without regions expect."""
+_FILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
+"""Where botocore looks for settings, unless these variables say otherwise."""
+
+
+class Connection:
+    """Both clients of a bucket, boto3's made on first use."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._made: Session | None = None
+        self._client: S3Client | None = None
+        root = find_root(settings)
+        self.objects = self._objects(root) if root else self._objects_of_client()
+
+    @property
+    def client(self) -> S3Client:
+        """Boto3's client."""
+        from .client import client_of
+
+        with self._lock:
+            if self._client is None:
+                self._client = client_of(self._settings, self._session)
+            return self._client
+
+    @property
+    def _session(self) -> Session:
+        from .client import make_session
+
+        with self._lock:
+            if self._made is None:
+                self._made = make_session(self._settings)
+            return self._made
+
+    def _objects_of_client(self) -> NativeObjects | None:
+        client = self.client
+        root = ask_root(self._settings, client)
+        return self._objects(root, client.meta.region_name) if root else None
+
+    def _objects(self, root: str, region: str | None = None) -> NativeObjects | None:
+        # Executors of Spark may lack the native client, which this package cannot take along.
+        settings = self._settings
+        # The native client signs no headers of callers, and AWS refuses some that are unsigned.
+        by_client = settings.verifies_reads or settings.read_headers or settings.write_headers
+        if find_spec("obstore") is None or by_client or not is_direct(root):
+            return None
+        region = region or settings.region or _ANY_REGION
+        bundle = self._bundle() if root.startswith("https:") else None
+        keys = given_keys(settings)
+        if keys is None and not isinstance(settings.credentials, AnonymousCredentials):
+            found = self._session.get_credentials()
+            return NativeObjects(settings, found, root=root, region=region, bundle=bundle)
+        return NativeObjects(settings, keys, root=root, region=region, bundle=bundle)
+
+    def _bundle(self) -> str | None:
+        """The certificates to trust, as botocore would choose them."""
+        from certifi import where
+
+        chosen = os.environ.get("AWS_CA_BUNDLE")
+        if not chosen and self._made is None and not _has_files(os.environ):
+            return where()
+        return self._session.get_config_variable("ca_bundle") or where()
+
+
+def given_keys(settings: S3Settings) -> Keys | None:
+    """Keys that nobody has to find."""
+    given = settings.credentials
+    if not isinstance(given, StaticCredentials):
+        return None
+    token = given.session_token
+    return (
+        given.access_key_id,
+        given.secret_access_key.reveal(),
+        None if token is None else token.reveal(),
+    )
+
+
+def _has_files(environment: Mapping[str, str]) -> bool:
+    """Whether there are files in which settings of botocore may be."""
+    places = (environment.get(name, default) for name, default in _FILES.items())
+    return any(Path(place).expanduser().exists() for place in places)
+
+
+def connect(settings: S3Settings) -> Connection:
+    """Access to a bucket, shared with others who have asked for the same in this process.
+
+    A further repository in a bucket, or the same one with another configuration, needs no new
+    client and no new network connections. Called by one thread at a time.
+    """
+    # What does not concern the clients; credentials that have to be found may have changed.
+    same = replace(settings, prefix="", retry=Backoff(), use_metadata=True)
+    if isinstance(settings.credentials, EnvironmentCredentials):
+        return Connection(same)
+    asked = (os.getpid(), _surroundings(os.environ), same)
+    for known, connection in list(_shared):
+        found = connection()
+        if found is None:
+            _shared.remove((known, connection))
+        elif known == asked:
+            return found
+    made = Connection(same)
+    _shared.append((asked, weakref.ref(made)))
+    return made
+
+
+_Asked = tuple[int, dict[str, str], S3Settings]
+_shared: list[tuple[_Asked, weakref.ref[Connection]]] = []
+
+
+def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a client heeds when it is made."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("AWS_") or name.lower().endswith("_proxy")
+    }
