@@ -130,7 +130,7 @@ class _Region:
         """Tables of one shape or another: which are of the other."""
         self._inside(at, 4, align)
         vtables = at - self._numbers(at, "<i4")
-        others = vtables == layout.vtable_at(other or shape)
+        others: NDArray[np.bool_] = vtables == layout.vtable_at(other or shape)
         _expect(bool((others | (vtables == layout.vtable_at(shape))).all()))
         self._take(at, np.where(others, (other or shape).size, shape.size))
         return others

@@ -17,6 +17,7 @@ from airflow_provider_icechunk.engine.format.v1.codec import (
     check_identity,
 )
 from airflow_provider_icechunk.engine.format.v1.manifest_read import IDENTIFIER
+from airflow_provider_icechunk.engine.format.v1.snapshot_layout import Dialect
 from airflow_provider_icechunk.engine.format.wire import flexbuffers
 from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, batches
 from airflow_provider_icechunk.engine.format.wire.flexbuffers import Json
@@ -79,7 +80,7 @@ def encode_value(name: str, value: object) -> bytes:
 
 SPEC_VERSION = 2
 _REMEMBERED = 10_000
-SNAPSHOT_DIALECT = snapshots.Dialect(decode_value, encode_value, newer=True)
+SNAPSHOT_DIALECT = Dialect(decode_value, encode_value, newer=True)
 
 
 class V2Codec(V1Codec):
