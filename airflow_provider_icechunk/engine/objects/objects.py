@@ -35,6 +35,8 @@ from .line import read_line
 
 _AT_ONCE = 16
 _LOGS_AHEAD = 256
+_LINES_AHEAD = 10
+"""How often what a commit tells of the commits below it is followed: about as many logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +176,38 @@ class Objects:
         if not self.refs.generation.keeps_logs:
             return
         self._read_commits([identity])
-        commit = self._snapshots.peek(identity)
+        newest: SnapshotId | None = identity
+        for _ in range(_LINES_AHEAD):
+            if newest is not None:
+                newest = self._read_below(newest, above)
+
+    def _read_below(self, newest: SnapshotId, above: SnapshotId) -> SnapshotId | None:
+        """Read the commits that one tells of; returns the last of them, if there may be more.
+
+        That one is where its parents lead, too: a line may be wrong, and is followed no further.
+        """
+        commit = self._snapshots.peek(newest)
         parent = None if commit is None else self.refs.parent(commit)
-        if commit is None or parent is None:
-            return
-        below = [parent, *read_line(commit.metadata, self.refs.generation)]
+        line = [] if commit is None else read_line(commit.metadata, self.refs.generation)
+        if parent is None:
+            return None
+        below = list(takewhile(lambda one: one != above, [parent, *line]))
         try:
-            self._read_commits(takewhile(lambda one: one != above, below))
+            self._read_commits(below)
         except FormatError:
             # Perhaps nobody wants it; whoever does is told.
-            return
+            return None
+        if not line or len(below) <= len(line):
+            return None
+        last, current = below[-1], parent
+        for told in below:
+            found = self._snapshots.peek(told)
+            if found is None or told != current:
+                return None
+            current = self.refs.parent(found)
+            if current is None:
+                return None
+        return last
 
     def _read_commits(self, identities: Iterable[SnapshotId]) -> None:
         missing = [one for one in identities if self._snapshots.peek(one) is None]
