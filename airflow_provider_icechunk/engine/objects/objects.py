@@ -199,7 +199,7 @@ class Objects:
             return None
         if not line or len(below) <= len(line):
             return None
-        last, current = below[-1], parent
+        current: SnapshotId | None = parent
         for told in below:
             found = self._snapshots.peek(told)
             if found is None or told != current:
@@ -207,7 +207,7 @@ class Objects:
             current = self.refs.parent(found)
             if current is None:
                 return None
-        return last
+        return below[-1]
 
     def _read_commits(self, identities: Iterable[SnapshotId]) -> None:
         missing = [one for one in identities if self._snapshots.peek(one) is None]
