@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -58,17 +57,10 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
         yield server
 
 
-@pytest.fixture(autouse=True)
-def leave_no_open_pipes_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Drop what the Spark provider leaves open now, not in the middle of some later test.
-
-    `SparkSubmitHook` never closes the output of `spark-submit`; its warning is not about our code.
-    """
-    yield
-    if request.node.get_closest_marker("airflow") is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
+def pytest_collection_finish() -> None:
+    """Spare Python's garbage collector what was collected here: it lives as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

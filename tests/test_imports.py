@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,44 +97,32 @@ def test_the_probe_names_the_module_that_imports_too_much(tmp_path: Path) -> Non
     assert found == {f"{PACKAGE}.engine.format.chunk_refs": ["numpy"]}
 
 
-@pytest.mark.parametrize(
-    ("part", "line", "contract"),
-    [
-        ("engine.format", "import {package}.engine.storage.base", "Rooms of the engine"),
-        ("engine.storage", "import {package}.engine.format.ids", "Rooms of the engine"),
-        ("engine.tree", "import {package}.engine.commit.commit", "Rooms of the engine"),
-        ("engine.commit", "import {package}.hooks", "Layers"),
-        ("hooks", "import {package}.operators", "Layers"),
-        ("engine.pipelines", "import airflow.sdk", "Airflow stays outside"),
-        ("engine.format", "import time", "The format does no IO"),
-        ("engine.commit", "import boto3", "One room per library"),
-        ("operators", "import zarr", "One room per library"),
-        ("hooks", "import pyspark", "One room per library"),
-    ],
-)
-def test_an_import_across_the_layers_breaks_its_contract(
-    tmp_path: Path, part: str, line: str, contract: str
-) -> None:
-    skip = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / PACKAGE, tmp_path / PACKAGE, ignore=skip)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    intruder = tmp_path.joinpath(PACKAGE, *part.split("."), "intruder.py")
-    intruder.write_text(line.format(package=PACKAGE) + "\n")
-    answer = lint_imports(tmp_path)
-    assert answer.returncode != 0
-    broken = [text for text in answer.stdout.splitlines() if " BROKEN" in text]
-    assert any(text.startswith(contract) for text in broken), answer.stdout + answer.stderr
-    assert f"{PACKAGE}.{part}.intruder" in answer.stdout
+INTRUDERS = [
+    ("engine.format", "import {package}.engine.storage.base", "Rooms of the engine"),
+    ("engine.storage", "import {package}.engine.format.ids", "Rooms of the engine"),
+    ("engine.tree", "import {package}.engine.commit.commit", "Rooms of the engine"),
+    ("engine.commit", "import {package}.hooks", "Layers"),
+    ("hooks", "import {package}.operators", "Layers"),
+    ("engine.pipelines", "import airflow.sdk", "Airflow stays outside"),
+    ("engine.format", "import time", "The format does no IO"),
+    ("engine.commit", "import boto3", "One room per library"),
+    ("operators", "import zarr", "One room per library"),
+    ("hooks", "import pyspark", "One room per library"),
+]
+"""A part of the package, a line that it must not contain, and the contract that forbids it."""
 
 
-def test_the_package_keeps_every_contract() -> None:
-    answer = lint_imports(ROOT)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-
-
-def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the linter says of each contract when all of them are broken at once."""
+    folder = tmp_path_factory.mktemp("intruders")
+    shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for number, (part, line, _) in enumerate(INTRUDERS):
+        intruder = folder.joinpath(PACKAGE, *part.split("."), f"intruder_{number}.py")
+        intruder.write_text(line.format(package=PACKAGE) + "\n")
     command = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run(
+    answer = subprocess.run(
         [str(command), "--no-cache", "--no-logo"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200", "NO_COLOR": "1"},
@@ -141,3 +130,16 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+    assert answer.returncode != 0, answer.stdout + answer.stderr
+    # A summary of all contracts, then for each broken one its name, underlined, and its imports.
+    parts = re.split(r"^(.+)\n-{3,}$", answer.stdout, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("number", range(len(INTRUDERS)))
+def test_an_import_across_the_layers_breaks_its_contract(
+    broken: dict[str, str], number: int
+) -> None:
+    part, _, contract = INTRUDERS[number]
+    told = "".join(text for name, text in broken.items() if name.startswith(contract))
+    assert f"{PACKAGE}.{part}.intruder_{number} " in told

@@ -24,6 +24,13 @@ def sources() -> dict[Path, ast.Module]:
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_sources() -> Iterator[None]:
+    """Leave no million nodes behind, through which Python's garbage collector would go again."""
+    yield
+    sources.cache_clear()
+
+
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 

@@ -154,26 +154,28 @@ def every_crash(
     *,
     prepare: Callable[[Storage], object] = lambda _: None,
     make: Callable[[], Storage] = MemoryStorage,
+    step: int = 1,
 ) -> Iterator[CrashPoint]:
     """Run `scenario` repeatedly, crashing before and after each call it makes.
 
     `scenario` gets the crashing storage and must make the same calls each time; `prepare` gets each
     fresh storage first, and does not crash. The first run only counts calls; a scenario without
-    calls is an error.
+    calls is an error. With a `step` of 3 every third of these crashes is tried.
     """
     counted = CrashingStorage(_prepared(make, prepare))
     scenario(counted)
     if not counted.calls:
         raise AssertionError("the scenario never touched the storage")
-    for call, name in enumerate(counted.calls):
-        for after in (False, True):
-            inner = _prepared(make, prepare)
-            try:
-                scenario(CrashingStorage(inner, call, after))
-            except Crash:
-                yield CrashPoint(call, after, name, inner)
-            else:
-                raise AssertionError(f"the scenario survived a crash at call {call}: {name}")
+    for number in range(0, 2 * len(counted.calls), step):
+        call, after = number // 2, number % 2 == 1
+        name = counted.calls[call]
+        inner = _prepared(make, prepare)
+        try:
+            scenario(CrashingStorage(inner, call, after))
+        except Crash:
+            yield CrashPoint(call, after, name, inner)
+        else:
+            raise AssertionError(f"the scenario survived a crash at call {call}: {name}")
 
 
 def _prepared(make: Callable[[], Storage], prepare: Callable[[Storage], object]) -> Storage:

@@ -101,6 +101,7 @@ def test_a_week_is_used_when_all_of_its_days_are_there(airflow_home: Path, folde
         write_days(repository, dataset, at)
     dag.get_task("wait_for_week").mode = "poke"
     dag.get_task("wait_for_week").timeout = 0.1
+    dag.get_task("wait_for_week").poke_interval = 0.1
     dag.get_task("wait_for_week").retries = 0
     assert dag.test().state == "failed"
     write_days(repository, dataset, ["2026-01-07", "2026-01-08"])
@@ -307,6 +308,7 @@ def answer_if_asked(dag_id: str, task_id: str, answer: str) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_quickstart_runs_and_the_official_library_reads_its_result(
     airflow_home: Path, folder: Path, connect: Callable[..., str]
@@ -368,6 +370,7 @@ def test_an_array_gets_other_chunks_after_a_plan(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_mapped_spark_tasks_write_parts_of_one_array_and_one_task_commits_them(
     airflow_home: Path, folder: Path, connect: Callable[..., str]
@@ -384,6 +387,7 @@ def test_mapped_spark_tasks_write_parts_of_one_array_and_one_task_commits_them(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_year_is_appended_in_one_task_and_the_first_one_is_left_as_it_was(
     airflow_home: Path, folder: Path, connect: Callable[..., str]
@@ -406,6 +410,7 @@ def test_a_year_is_appended_in_one_task_and_the_first_one_is_left_as_it_was(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_netcdf_files_become_one_array_without_being_copied(
     airflow_home: Path,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.maintenance import GENERATIONS, Clock, clone, every_pause, everything, lived_in, write
+from support.maintenance import (
+    CRASHES,
+    GENERATIONS,
+    Clock,
+    clone,
+    every_pause,
+    everything,
+    lived_in,
+    write,
+)
 
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.storage.base import Storage
@@ -21,9 +30,9 @@ LONG = ["fourth", "third", "second", "first", "Repository initialized"]
 SHORT = ["fourth", "Repository initialized"]
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize(("generation", "step"), CRASHES)
 def test_dying_at_any_call_of_an_expiration_leaves_the_long_or_the_short_history(
-    generation: str,
+    generation: str, step: int
 ) -> None:
     clock = Clock()
     base, _ = lived_in(generation, clock)
@@ -37,7 +46,7 @@ def test_dying_at_any_call_of_an_expiration_leaves_the_long_or_the_short_history
     # Tags of `alpha1` are for ever: the line of one is cut before that of the branch.
     between = [["fourth", "third", "second", "Repository initialized"]] * (generation == "alpha1")
     seen = set()
-    for point in every_crash(scenario, make=lambda: clone(base, clock)):
+    for point in every_crash(scenario, make=lambda: clone(base, clock), step=step):
         seen.add(len(history(point.storage)))
         assert history(point.storage) in (LONG, SHORT, *between), point
         left = everything(point.storage)

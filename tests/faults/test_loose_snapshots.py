@@ -157,7 +157,8 @@ WORKS: list[Work] = [handed_out, forked, flushed, flushed_onto_a_deleted_branch,
     ("generation", "hours", "step"),
     [
         ("1", 0, 5),
-        *((generation, 0, 17) for generation in GENERATIONS[1:]),
+        *((generation, 0, 17) for generation in GENERATIONS[1:-1]),
+        ("draft", 0, 47),
         *(
             pytest.param(generation, hours, 1, marks=pytest.mark.long)
             for generation in GENERATIONS

@@ -67,7 +67,7 @@ class Passing(BaseHTTPRequestHandler):
 def standing_before(endpoint: str) -> Iterator[Between]:
     """A server in front of the one at `endpoint`."""
     with Between(endpoint) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield server

@@ -250,7 +250,7 @@ def running(*, page: int = 1000) -> Iterator[GcsServer]:
     state = GcsServer(page=page)
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"state": state}))
     state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield state

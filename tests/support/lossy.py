@@ -96,7 +96,7 @@ def losing(behind: str, judge: Judge, after: After = lambda _: None) -> Iterator
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Passing)
     server.daemon_threads = True
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

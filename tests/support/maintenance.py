@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TypeVar
 
+import pytest
 from support.arrays import GROUP, array, contents, put
 
 from airflow_provider_icechunk.engine.format.codec import Layout
@@ -24,6 +25,13 @@ T = TypeVar("T")
 UNPACKED = Packing(below=0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
+CRASHES = [
+    *((generation, 1) for generation in GENERATIONS[:-1]),
+    ("draft", 3),
+    pytest.param("draft", 1, marks=pytest.mark.long),
+]
+"""Generations with the `step` for `every_crash`: `draft`, whose Parquet files take most of the time
+of such tests, dies everywhere in the long runs only."""
 """What the suites of the engine run for."""
 LISTING = ("2", "draft")
 """Generations whose refs list all snapshots: one that is listed and young stays."""
