@@ -68,7 +68,7 @@ def commit_on(payload: bytes, dialect: Dialect) -> bool | None:
     if path is None or not isinstance(found.nodes, NodeTable):
         return None
     node = replace(plain[path], user_data=DOCUMENT + b" ")
-    child = replace(found, id=SnapshotId(b"c" * 12), metadata={}, message="next")
+    child = replace(found, id=SnapshotId(b"c" * 12), metadata={}, message="next", flushed_at=8)
     whole = replace(child, nodes=in_order((plain | {path: node}).values()))
     short = replace(child, nodes=edited(found.nodes, {path: node}))
     copied = node_copies.copy_nodes(short, dialect) is not None
@@ -166,10 +166,12 @@ def node_behind(data: bytearray, source: Source) -> None:
     put(data, link, at - link)
 
 
-def links_behind(data: bytearray, source: Source) -> None:
-    at = append(data, bytes(4 + 4 * len(source.at)))
-    # Links only lead forwards, so an empty list is all that fits there.
+def links_in_the_root(data: bytearray, source: Source) -> None:
+    """One link, made of the time of the snapshot, which the next commit replaces."""
+    at = source.root + layout.NEWER.slots[3]
     put(data, source.root + 4, at - source.root - 4)
+    put(data, at, 1)
+    put(data, at + 4, int(source.at[3]) - at - 4)
 
 
 def data_of_a_neighbour(data: bytearray, source: Source) -> None:
@@ -205,7 +207,7 @@ FORGERIES = [
     root_vtable_behind,
     document_behind,
     node_behind,
-    links_behind,
+    links_in_the_root,
     data_of_a_neighbour,
     empty_name,
     broken_name,
