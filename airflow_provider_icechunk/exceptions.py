@@ -170,6 +170,12 @@ class InvalidInputError(IcechunkError, ValueError):
     default_kind = Kind.INVALID_ARGUMENT
 
 
+class NoJsonError(InvalidInputError, TypeError):
+    """A value that JSON cannot express was to be stored. Also a `TypeError`, as officially."""
+
+    default_kind = Kind.INVALID_METADATA
+
+
 class SessionStateError(IcechunkError):
     """The session's state does not allow this call. Open another, or finish this one."""
 

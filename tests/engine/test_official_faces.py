@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 from pathlib import Path
@@ -78,14 +79,14 @@ def test_secrets_do_not_travel_unasked() -> None:
         pickle.dumps(storage)
 
 
+@pytest.mark.filterwarnings("error")  # Officially there is none.
 def test_a_storage_lists_what_it_holds(tmp_path: Path) -> None:
     storage = icechunk.Storage.new_local_filesystem(str(tmp_path))
     assert isinstance(storage, icechunk.Storage)
     icechunk.Repository.create(storage)
     keys = {one.key for one in storage.list_objects_metadata(prefix="refs/")}
     assert keys == {"refs/branch.main/ref.json"}
-    with pytest.warns(DeprecationWarning, match="list_objects_metadata"):
-        assert dict(storage.list_objects())["refs/branch.main/ref.json"] > 0
+    assert dict(storage.list_objects())["refs/branch.main/ref.json"] > 0
     assert storage.default_settings().retries is not None
 
 
@@ -123,3 +124,36 @@ def test_lines_reach_the_handlers_of_a_program(caplog: pytest.LogCaptureFixture)
     assert [one.name for one in caplog.records if "Creating" in one.message] == [
         "icechunk.repository"
     ]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_programs_that_catch_a_type_error_for_metadata_still_do(generation: int) -> None:
+    repo = icechunk.Repository.create(icechunk.in_memory_storage(), spec_version=generation)
+    session = repo.writable_session("main")
+    with pytest.raises(TypeError, match="metadata") as caught:
+        session.commit("x", {"foo": object()}, allow_empty=True)
+    assert isinstance(caught.value, icechunk.IcechunkError | ValueError)
+
+
+def test_programs_that_use_the_store_behind_the_store_get_bytes() -> None:
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    store = repo.writable_session("main").store
+    document = b'{"zarr_format":3,"node_type":"group"}'
+
+    async def use() -> bytes:
+        await store._store.set("zarr.json", document)
+        return await store._store.get("zarr.json")
+
+    assert asyncio.run(use()) == document
+    with pytest.raises(KeyError):
+        asyncio.run(store._store.get("missing/zarr.json"))
+    with pytest.raises(icechunk.ReadOnlyError):
+        asyncio.run(repo.readonly_session("main").store._store.set("zarr.json", document))
+
+
+def test_threads_may_hand_back_the_session_that_they_wrote_into() -> None:
+    session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+    session.merge(session, session)
+    other = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+    with pytest.raises(TypeError):
+        session.merge(other)

@@ -385,6 +385,8 @@ class Session(Shown, SessionTwins):
 
         forks: list[ForkSession] = []
         for other in others:
+            if other is self:  # Threads return the session that they all wrote into.
+                continue
             if not isinstance(other, ForkSession):
                 raise TypeError(
                     f"only forks can be merged, not a {type(other).__name__}; make them with "

@@ -6,7 +6,6 @@ make classes that have this face, so they are imported when they are called.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,11 +59,6 @@ class OfficialStorage(Shown, _Protocol):
         self, settings: object | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
         """Key and size of every object below `prefix`."""
-        warnings.warn(
-            "list_objects is deprecated: use list_objects_metadata, which has times as well",
-            DeprecationWarning,
-            stacklevel=2,
-        )
         return [(one.key, one.size_bytes) for one in self.list_objects_metadata(settings, prefix)]
 
     def list_objects_metadata(

@@ -28,19 +28,23 @@ Tree = Mapping[str, Node]
 def moved(nodes: Tree, source: str, target: str) -> dict[str, Node]:
     """The tree with the node at `source`, and all below it, at `target`."""
     if source == ROOT:
-        raise InvalidInputError("the root group cannot be moved")
+        raise InvalidInputError(
+            f"the root group cannot be moved into itself or its own descendant, to {target}"
+        )
     if source not in nodes:
-        raise NotFoundError(f"there is no node at {source}", kind=Kind.NODE_NOT_FOUND)
+        raise NotFoundError(f"node not found: there is none at {source}", kind=Kind.NODE_NOT_FOUND)
     if target == source or is_below(target, source):
-        raise InvalidInputError(f"{source} cannot be moved into itself, to {target}")
+        raise InvalidInputError(
+            f"{source} cannot be moved into itself or its own descendant, to {target}"
+        )
     if target in nodes:
         raise AlreadyExistsError(f"there is a node at {target} already", kind=Kind.NODE_EXISTS)
     parent = parent_path(target)
     above = None if parent is None else nodes.get(parent)
     if above is None or not above.is_group:
+        problem = "there is no group at {0}" if above is None else "{0} is an array, not a group"
         raise NotFoundError(
-            f"{target} cannot be the new place: there is no group at {parent}",
-            kind=Kind.NODE_NOT_FOUND,
+            f"{target} cannot be the new place: {problem.format(parent)}", kind=Kind.NODE_NOT_FOUND
         )
     return in_order(
         replace(node, path=target + path.removeprefix(source))

@@ -78,7 +78,8 @@ def check_unchanged(
 def changed_error(where: str) -> VirtualChunkChangedError:
     """The error for an object that has changed."""
     return VirtualChunkChangedError(
-        f"{where} has changed since it was referenced; recreate the reference"
+        f"the object of a virtual chunk has changed since it was referenced: {where}; "
+        "recreate the reference"
     )
 
 

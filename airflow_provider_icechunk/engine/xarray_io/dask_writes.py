@@ -84,7 +84,7 @@ def merge_sessions(*sessions: Any) -> Any:
     for one in (first, *rest):
         if type(one).__name__ != "ForkSession":
             raise TypeError(
-                "merge_sessions only accepts ForkSession objects, not a "
+                "merge_sessions only accepts ForkSession objects. Received "
                 f"{type(one).__name__!r}; make them with `Session.fork`, and give the result to "
                 "`Session.merge`"
             )

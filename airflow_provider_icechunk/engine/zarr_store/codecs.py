@@ -154,5 +154,9 @@ def put_whole_chunks(
 def bytes_of(value: Buffer) -> memoryview:
     """What a buffer holds, uncopied."""
     if not isinstance(value, Buffer):
-        raise TypeError(f"a store holds buffers, not {type(value).__name__}")
+        # As Zarr's own stores say it.
+        raise TypeError(
+            "IcechunkStore.set(): `value` must be a Buffer instance. "
+            f"Got an instance of {type(value)} instead."
+        )
     return memoryview(value.as_numpy_array().view(np.uint8).data).cast("B")

@@ -58,6 +58,7 @@ from .keys import (
     path_of,
 )
 from .pipeline import TreeStore
+from .plain import PlainValues
 from .reads import Ask, Batcher, ChunkReads, length, span
 from .virtual_refs import columns, covered, grid_index
 
@@ -170,6 +171,11 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
     def tree(self) -> WorkingTree:
         """Nodes and chunks as the session sees them."""
         return self._tree
+
+    @property
+    def _store(self) -> PlainValues:
+        """Values as bytes, under the name that programs know from the official store."""
+        return PlainValues(self)
 
     @property
     def read_only(self) -> bool:
@@ -570,7 +576,8 @@ def names_in(tree: WorkingTree, prefix: str) -> list[str]:
         return []
     node = tree.node(path)
     if node is not None and not node.is_group:
-        return [METADATA_FILE, CHUNK_PREFIX] if _has_chunks(tree, node) else [METADATA_FILE]
+        # As officially with or without chunks: to know, manifests would have to be read.
+        return [METADATA_FILE, CHUNK_PREFIX]
     below = _children(tree, path)
     if node is not None:
         return [METADATA_FILE, *below]
@@ -608,7 +615,3 @@ def _chunk_keys(tree: WorkingTree, node: Node) -> Iterator[str]:
     for start in range(0, len(refs), 10_000):
         for row in refs.index[start : start + 10_000].tolist():
             yield f"{prefix}/{'/'.join(map(str, row))}"
-
-
-def _has_chunks(tree: WorkingTree, node: Node) -> bool:
-    return len(tree.references(node)) > 0

@@ -301,6 +301,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
             "foo/bar/c/1/0": b"x",
             "foo/bar/c/1/2": b"x",
             "foo/baz/deep/zarr.json": GROUP,
+            "empty/zarr.json": array_document(3, 3),
         }
         await store._set_many((k, self.buffer_cls.from_bytes(v)) for k, v in items.items())
         for root in ("", "foo", "foo/bar", "foo/bar/c", "foo/bar/c/1", "foo/baz", "fo", "foo/x"):
@@ -309,6 +310,8 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
             for spelt in {root, below}:
                 observed = await _collect_aiterator(store.list_dir(spelt))
                 assert sorted(observed) == sorted(expected), spelt
+        # As officially: manifests are not read to know whether there are chunks.
+        assert set(await _collect_aiterator(store.list_dir("empty"))) == {"zarr.json", "c"}
 
     async def test_set_if_not_exists(self, store: IcechunkStore) -> None:
         old, new = self.buffer_cls.from_bytes(b"0000"), self.buffer_cls.from_bytes(b"1111")

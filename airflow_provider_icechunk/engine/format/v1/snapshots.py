@@ -35,6 +35,7 @@ from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
+    NoJsonError,
 )
 
 from . import snapshot_layout as layout
@@ -66,18 +67,23 @@ def decode_value(data: bytes, where: str, memory: Purse | None = None) -> Any:
 
 def encode_value(name: str, value: Any) -> bytes:
     """`value` as MessagePack; raises for what JSON cannot express."""
-    problem = "it is not a JSON value (null, boolean, 64-bit number, text, list, object)"
+    data: bytes | None = None
     try:
         if _is_json(value, MAX_DEPTH):
-            data: bytes = msgpack.packb(value)
-            if len(data) <= MAX_VALUE:
-                return data
-            problem = f"it has {len(data)} bytes, more than {MAX_VALUE}"
+            data = msgpack.packb(value)
     except (ValueError, TypeError, OverflowError):
         pass
-    raise InvalidInputError(
-        f"the metadata value {name[:80]!r} cannot be stored: {problem}", kind=Kind.INVALID_METADATA
-    )
+    refused = f"the metadata value {name[:80]!r} cannot be stored"
+    if data is None:
+        raise NoJsonError(
+            f"{refused}: it is not a JSON value (null, boolean, 64-bit number, text, list, object)"
+        )
+    if len(data) > MAX_VALUE:
+        raise InvalidInputError(
+            f"{refused}: it has {len(data)} bytes, more than {MAX_VALUE}",
+            kind=Kind.INVALID_METADATA,
+        )
+    return data
 
 
 def _is_json(value: Any, depth: int) -> bool:

@@ -25,6 +25,7 @@ from airflow_provider_icechunk.exceptions import (
     FormatError,
     InvalidInputError,
     Kind,
+    NoJsonError,
     UnsupportedError,
 )
 
@@ -67,9 +68,7 @@ def encode_value(name: str, value: object) -> bytes:
     try:
         data = flexbuffers.encode(value)
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"the metadata value {name[:80]!r}: {error.message}", kind=Kind.INVALID_METADATA
-        ) from None
+        raise NoJsonError(f"the metadata value {name[:80]!r}: {error.message}") from None
     if len(data) > MAX_VALUE:
         raise InvalidInputError(
             f"the metadata value {name[:80]!r} has {len(data)} bytes, more than {MAX_VALUE}",
