@@ -6,7 +6,8 @@
 The distributions come from the package registry by pip, into a temporary folder; nothing of them
 is kept. The suites run file by file in environments of their own (`.venv-official-*`), with an S3
 server on the port that they know by heart. `counts.json` has how many tests passed: a count may
-only rise. `causes.json` has why the official library passes a test and this project does not.
+only rise. `causes.json` has, by suite, why the official library passes a test and this project does
+not.
 """
 
 from __future__ import annotations
@@ -287,9 +288,9 @@ def _outcomes(report: Path) -> Iterator[tuple[str, str]]:
             yield name, "passed"
 
 
-def by_cause(failed: Mapping[str, str]) -> dict[str, list[str]]:
-    """Failed tests by cause; those without one under an empty text."""
-    stored: dict[str, list[str]] = json.loads(CAUSES.read_text())
+def by_cause(suite: str, failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """Failed tests of a suite by cause; those without one under an empty text."""
+    stored: dict[str, list[str]] = json.loads(CAUSES.read_text())[suite]
     known = {test: cause for cause, tests in stored.items() for test in tests}
     grouped: dict[str, list[str]] = {}
     for test in failed:
@@ -308,9 +309,9 @@ def main() -> int:
         found = compare(name)
         counts[name] = {"official": len(found.passed_officially), "here": len(found.passed_here)}
         print(json.dumps({name: counts[name]}))
-        for cause, tests in by_cause(found.failed).items():
+        for cause, tests in by_cause(name, found.failed).items():
             print(f"{len(tests):5} {cause or 'WITHOUT A CAUSE'}")
-        unknown = by_cause(found.failed).get("", [])
+        unknown = by_cause(name, found.failed).get("", [])
         for test, count in Counter(one.split("[")[0] for one in unknown).items():
             wrong = next(text for one, text in found.failed.items() if one.startswith(test))
             print(f"      {test} ({count}): {wrong[:200]}")
