@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from support import parquet_forgeries as forged
 
 from airflow_provider_icechunk.engine.format import envelope
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, Inline
@@ -300,6 +302,38 @@ def inventory_zeros() -> bytes:
     return parquet(columns, INVENTORY, plain=True)
 
 
+_LONG_NAME = b"s3://" + b"x" * 100_000
+
+
+def forged_inventories() -> dict[str, Make]:
+    """What the library understands in another way than a careless reader of the footer would."""
+    name = forged.text(b"chunk_file", _LONG_NAME)
+    rows = 50_000
+
+    def zeros_of(*sizes: tuple[int, forged.Item]) -> bytes:
+        column = forged.text(b"inline_data", b"x")
+        return forged.inventory(1, replace(column, packed=_frame_of_zeros(), sizes=sizes))
+
+    return {
+        "width": lambda: forged.inventory(20_000, forged.fixed(b"coord", _LONG_NAME)),
+        "type": lambda: forged.inventory(rows, replace(name, told_type=forged.short(1))),
+        "type-of-33-bits": lambda: forged.inventory(
+            rows, replace(name, told_type=forged.short(6, beyond=1))
+        ),
+        "name": lambda: forged.inventory(rows, replace(name, told_name=b"another")),
+        "size-twice": lambda: zeros_of((2, forged.short(_GIGABYTE)), (2, forged.long(9))),
+        "size-as-another-field": lambda: zeros_of(
+            (2, forged.short(9)), ((1 << 16) + 2, forged.short(_GIGABYTE))
+        ),
+        "empty-texts": lambda: forged.inventory(
+            1, forged.Column(b"inline_data", 6, bytes(NEARLY), entries=NEARLY // 4)
+        ),
+        "groups": lambda: forged.inventory(
+            1, replace(forged.number(b"id"), empty_pages=2000), groups=400
+        ),
+    }
+
+
 def structure_dictionary() -> bytes:
     """Nodes that share attributes of 100 kB."""
     attributes = json.dumps({"a": "x" * 100_000}).encode()
@@ -524,6 +558,7 @@ BOMBS: dict[str, tuple[Make, Read]] = {
     "draft/inventory-dictionary": (inventory_dictionary, _inventory),
     "draft/inventory-rows": (inventory_rows, _inventory),
     "draft/inventory-zeros": (inventory_zeros, _inventory),
+    **{f"draft/forged-{what}": (make, _inventory) for what, make in forged_inventories().items()},
     "draft/structure-dictionary": (structure_dictionary, _structure),
     "draft/structure-nested": (structure_nested, _structure),
     "draft/attributes": (attributes_dictionary, _draft_attributes),

@@ -74,13 +74,15 @@ def opened(names: Iterable[str], folder: Path, *, copies: int = 1) -> dict[str, 
         path = folder / str(number)
         path.write_bytes(data)
         arguments.append(f"{name}={path}")
-    program = Path(__file__).parents[2] / "support" / "bombs.py"
+    tests = Path(__file__).parents[2]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ICECHUNK_MAX")}
+    folders = os.pathsep.join(filter(None, [kept.get("PYTHONPATH"), str(tests)]))
     done = subprocess.run(
-        [sys.executable, str(program), str(copies), *arguments],
+        [sys.executable, str(tests / "support" / "bombs.py"), str(copies), *arguments],
         capture_output=True,
         text=True,
         check=True,
-        env={key: value for key, value in os.environ.items() if not key.startswith("ICECHUNK_MAX")},
+        env={**kept, "PYTHONPATH": folders},
     )
     results = map(json.loads, done.stdout.splitlines())
     return {name: (set(kinds), grown, seconds) for name, kinds, grown, seconds in results}

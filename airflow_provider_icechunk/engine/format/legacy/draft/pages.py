@@ -2,27 +2,29 @@
 
 The footer has sizes as well, but they are not enforced: pyarrow allocates what the header of each
 page says. Headers and footer use Thrift's compact protocol. They are parsed here and not by the
-library, which aborts the process when asked about columns of a damaged footer.
+library, which aborts the process when asked about columns of a damaged footer. Whatever the library
+could understand in another way is refused: it skips fields of another type than it expects, lets
+later fields replace earlier ones, and cuts numbers to the width of their type.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import FormatError
 
 _MAGIC = b"PAR1"
 _ROW_GROUPS, _COLUMNS, _COLUMN = 4, 1, 3
-_PATH, _DICTIONARY_OFFSET = 3, 11
-_CLAIMS = (1, 5, 7, 9)
-"""Fields of a column: its physical type, number of values, number of bytes, and position."""
-_TEXTS = (6, 7)
-_MOST_PAGES = 1 << 17
+_CLAIMS = (5, 7, 9)
+"""Fields of a column: its number of values, number of bytes, and position."""
+_DICTIONARY_OFFSET = 11
 _MOST_DEPTH = 8
 _LONGEST_HEADER = 1 << 16
 _BOOLEANS, _LISTS, _STRUCT, _BINARY, _DOUBLE, _BYTE = (1, 2), (9, 10), 12, 8, 7, 3
-_INTEGERS = (4, 5, 6)
+_INTEGERS = {4: 16, 5: 32, 6: 64}
+"""Bits of the integer types."""
+_LAST_FIELD = (1 << 15) - 1
 _DATA, _DICTIONARY, _DATA_2 = 5, 7, 8
 """Fields of a page header that describe one kind of page; the first member of each is a count."""
 _ENCODINGS = {_DATA: 2, _DICTIONARY: 2, _DATA_2: 4}
@@ -31,14 +33,20 @@ _DELTA_BYTE_ARRAY = 7
 Fields = dict[int, Any]
 
 
+class Long(int):
+    """A number that is stored as one of 64 bits: in other places it is not seen."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The pages of one column, of all row groups."""
 
-    path: str
-    holds_bytes: bool
     values: int
     """Values in data pages, gaps included."""
+    entries: int
+    """Values in dictionaries."""
     unpacked: int
     """Bytes of all pages."""
     largest: int
@@ -47,79 +55,99 @@ class Pages:
     """Whether values may share their beginnings."""
 
 
+_NONE = Pages(0, 0, 0, 0, shares=False)
+
+
 def survey(data: bytes, *, where: str) -> list[Pages]:
-    """The pages of all columns of a file."""
+    """The pages of all columns of a file, in the order of its schema.
+
+    A column's own entry also has a name and a type, which the library does not look at.
+    """
     size = int.from_bytes(data[-8:-4], "little")
     start = len(data) - 8 - size
     if start < 4 or data[-4:] != _MAGIC:
         raise FormatError(f"{where}: it does not end as a Parquet file does")
     footer, _ = _parse(data, start, len(data) - 8, where)
-    found: dict[str, Pages] = {}
-    for group in _items(footer, _ROW_GROUPS, where):
-        for column in _items(group, _COLUMNS, where):
-            pages = _column(data, column.get(_COLUMN), where)
-            known = found.get(pages.path)
-            found[pages.path] = pages if known is None else _joined(known, pages)
-    return list(found.values())
-
-
-def _items(fields: Fields, number: int, where: str) -> list[Fields]:
-    items = fields.get(number, [])
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise FormatError(f"{where}: its footer is damaged")
-    return items
+    surveyor = _Surveyor(data, start, where)
+    found: list[Pages] = []
+    for group in surveyor.items(footer, _ROW_GROUPS):
+        for number, column in enumerate(surveyor.items(group, _COLUMNS)):
+            found += [_NONE] * (number + 1 - len(found))
+            found[number] = _joined(found[number], surveyor.column(column.get(_COLUMN)))
+    return found
 
 
 def _joined(one: Pages, other: Pages) -> Pages:
     return Pages(
-        one.path,
-        one.holds_bytes,
         one.values + other.values,
+        one.entries + other.entries,
         one.unpacked + other.unpacked,
         max(one.largest, other.largest),
         one.shares or other.shares,
     )
 
 
-def _column(data: bytes, about: object, where: str) -> Pages:
-    """The pages of a column in one row group, given its entry in the footer."""
-    fields = about if isinstance(about, dict) else {}
-    numbers = [number for number in map(fields.get, _CLAIMS) if isinstance(number, int)]
-    first, path = fields.get(_DICTIONARY_OFFSET), fields.get(_PATH)
-    if not isinstance(path, list) or len(numbers) != len(_CLAIMS):
-        raise FormatError(f"{where}: its footer does not describe a column")
-    kind, claimed, size, start = numbers
-    name = b".".join(part for part in path if isinstance(part, bytes)).decode("utf-8", "replace")
-    if claimed <= 0:
-        # Nothing of it is ever read; writers leave its place at 0.
-        return Pages(name, kind in _TEXTS, 0, 0, 0, shares=False)
-    if isinstance(first, int) and 0 < first < start:
-        start = first
-    stop = start + size
-    if start < 0 or stop > len(data) or stop < start:
-        raise FormatError(f"{where}: a column lies outside the file")
-    values = unpacked = largest = 0
-    shares = False
-    at = start
-    for _ in range(_MOST_PAGES):
-        if at >= stop:
-            break
-        header, at = _parse(data, at, min(stop, at + _LONGEST_HEADER), where)
-        page, packed = header.get(2, 0), header.get(3, 0)
-        if not isinstance(page, int) or not isinstance(packed, int) or min(page, packed) < 0:
-            raise FormatError(f"{where}: a page has an impossible size")
-        at += packed
-        unpacked += page
-        largest = max(largest, page)
-        for number in (_DATA, _DICTIONARY, _DATA_2):
-            details = header.get(number)
-            if isinstance(details, dict):
-                count = details.get(1, 0)
-                values += count if isinstance(count, int) and number != _DICTIONARY else 0
-                shares |= details.get(_ENCODINGS[number]) == _DELTA_BYTE_ARRAY
-    else:
-        raise FormatError(f"{where}: a column has more than {_MOST_PAGES} pages")
-    return Pages(name, kind in _TEXTS, max(values, claimed), unpacked, largest, shares)
+class _Surveyor:
+    """Looks at the pages of one file, at every byte at most once."""
+
+    def __init__(self, data: bytes, end: int, where: str) -> None:
+        self._data = data
+        self._left = end
+        self._where = where
+
+    def items(self, fields: Fields, number: int) -> list[Fields]:
+        """The structures in a list."""
+        items = fields.get(number, [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise self._damaged("its footer is damaged")
+        return items
+
+    def column(self, about: object) -> Pages:
+        """The pages of a column in one row group, given its entry in the footer."""
+        fields = about if isinstance(about, dict) else {}
+        numbers = [number for number in map(fields.get, _CLAIMS) if type(number) is Long]
+        first = fields.get(_DICTIONARY_OFFSET, Long(0))
+        if len(numbers) != len(_CLAIMS) or type(first) is not Long:
+            raise self._damaged("its footer does not describe a column")
+        claimed, size, start = numbers
+        if claimed <= 0:
+            # Nothing of it is ever read; writers leave its place at 0.
+            return _NONE
+        if 0 < first < start:
+            start = first
+        if start < 0 or size < 0 or start + size > len(self._data):
+            raise self._damaged("a column lies outside the file")
+        self._left -= size
+        if self._left < 0:
+            raise self._damaged("its columns overlap")
+        found = self._pages(start, start + size)
+        return replace(found, values=max(found.values, claimed))
+
+    def _pages(self, at: int, stop: int) -> Pages:
+        values = entries = unpacked = largest = 0
+        shares = False
+        while at < stop:
+            header, at = _parse(self._data, at, min(stop, at + _LONGEST_HEADER), self._where)
+            page, packed = self._size(header.get(2)), self._size(header.get(3))
+            at += packed
+            unpacked += page
+            largest = max(largest, page)
+            for number, encoding in _ENCODINGS.items():
+                details = header.get(number)
+                if isinstance(details, dict):
+                    count = self._size(details.get(1))
+                    values += count if number != _DICTIONARY else 0
+                    entries += count if number == _DICTIONARY else 0
+                    shares |= details.get(encoding) == _DELTA_BYTE_ARRAY
+        return Pages(values, entries, unpacked, largest, shares)
+
+    def _size(self, number: object) -> int:
+        if type(number) is not int or number < 0:
+            raise self._damaged("a page has an impossible size")
+        return number
+
+    def _damaged(self, problem: str) -> FormatError:
+        return FormatError(f"{self._where}: {problem}")
 
 
 def _parse(data: bytes, start: int, stop: int, where: str) -> tuple[Fields, int]:
@@ -147,13 +175,19 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
             number += step
         else:
             number, at = _signed(data, at)
+        if number in fields or not 0 < number <= _LAST_FIELD:
+            raise _DamagedError
         fields[number], at = _value(kind, data, at, depth)
     return fields, at + 1
 
 
 def _value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    if kind in _INTEGERS:
-        return _signed(data, at)
+    bits = _INTEGERS.get(kind)
+    if bits:
+        number, at = _signed(data, at)
+        if number >> bits - 1 not in (0, -1):
+            raise _DamagedError
+        return Long(number) if bits == 64 else number, at
     if kind == _BINARY:
         size, at = _unsigned(data, at)
         return _bytes(data, at, size)

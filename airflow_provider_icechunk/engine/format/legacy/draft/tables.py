@@ -25,6 +25,8 @@ _BATCH = 1 << 16
 
 _ELEMENT_MEMORY = 100
 """Bytes of an item of a list, which becomes a Python object."""
+_ENTRY_MEMORY = 24
+"""Bytes of a value of a dictionary, beside the page that it is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def read_table(
         missing = [f.name for f in schema if f.name not in names and not f.nullable]
         if missing:
             raise FormatError(f"{where}: has no column {missing[0]!r}")
-        _pay(data, file.metadata, names, cost, memory, where)
+        _pay(data, file, names, cost, memory, where)
         batches, total = [], 0
         for batch in file.iter_batches(_batch_size(file.metadata, data, limit), columns=names):
             total += batch.nbytes
@@ -208,24 +210,47 @@ def _opened(data: bytes, dictionaries: list[str] | None = None) -> Any:
     )
 
 
-def _pay(
-    data: bytes, metadata: Any, names: list[str], cost: Cost, memory: Purse, where: str
-) -> None:
+def _pay(data: bytes, file: Any, names: list[str], cost: Cost, memory: Purse, where: str) -> None:
     """Charge for rows, values and texts; only page headers and dictionaries are read."""
-    pages = [one for one in survey(data, where=where) if _is_below(one.path, names)]
-    rows = metadata.num_rows
-    memory.charge(cost.row * rows + sum(cost.value * min(one.values, rows) for one in pages))
-    memory.charge(_ELEMENT_MEMORY * sum(max(one.values - rows, 0) for one in pages))
-    memory.charge(sum(one.unpacked for one in pages))
-    texts = [one for one in pages if one.holds_bytes]
-    worst = sum(one.values * (one.unpacked if one.shares else one.largest) for one in texts)
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    columns = [
+        (leaf, pages)
+        for leaf, pages in zip(leaves, survey(data, where=where), strict=False)
+        if _is_below(leaf.path, names)
+    ]
+    rows = file.metadata.num_rows
+    memory.charge(cost.row * rows)
+    for leaf, pages in columns:
+        memory.charge(cost.value * min(pages.values, rows) + pages.unpacked)
+        memory.charge(_ELEMENT_MEMORY * max(pages.values - rows, 0) + _ENTRY_MEMORY * pages.entries)
+        if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            memory.charge(leaf.length * pages.values)
+    texts = [(leaf.path, one) for leaf, one in columns if leaf.physical_type == "BYTE_ARRAY"]
+    worst = sum(one.values * (one.unpacked if one.shares else one.largest) for _, one in texts)
     if worst <= memory.left:
         return
-    if any(one.shares and one.values * one.unpacked > memory.left for one in texts):
+    if any(one.shares and one.values * one.unpacked > memory.left for _, one in texts):
         raise memory.refusal()
-    file = _opened(data, [one.path for one in texts])
-    for batch in file.iter_batches(_BATCH, columns=names):
+    shared = _opened(data, [path for path, _ in texts])
+    if not all(_keeps_sharing(shared.schema_arrow.field(name).type) for name in names):
+        raise memory.refusal()
+    for batch in shared.iter_batches(_BATCH, columns=names):
         memory.charge(sum(_shared_bytes(column) for column in batch.columns))
+
+
+def _keeps_sharing(kind: Any) -> bool:
+    """Whether texts of a type are dictionaries. The type may be any that the file asks for."""
+    if pa.types.is_nested(kind):
+        return all(_keeps_sharing(kind.field(number).type) for number in range(kind.num_fields))
+    return any(
+        is_so(kind)
+        for is_so in (
+            pa.types.is_dictionary,
+            pa.types.is_primitive,
+            pa.types.is_fixed_size_binary,
+            pa.types.is_null,
+        )
+    )
 
 
 def _is_below(path: str, names: list[str]) -> bool:
