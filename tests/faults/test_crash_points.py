@@ -13,7 +13,7 @@ from airflow_provider_icechunk.engine.commit.conflicts import ConflictDetector
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.storage.base import Storage
-from airflow_provider_icechunk.exceptions import NotFoundError, UnsupportedError
+from airflow_provider_icechunk.exceptions import InvalidInputError, NotFoundError
 from airflow_provider_icechunk.testing.storages import every_crash
 
 
@@ -126,7 +126,7 @@ def test_an_operation_killed_at_any_call_leaves_the_old_or_the_new_state(
     operation: Callable[[Storage], None], generation: str, step: int
 ) -> None:
     if (operation, generation) == (delete_tag, "alpha1"):
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(InvalidInputError):
             _both_states(operation, generation)
         return
     before, after = _both_states(operation, generation)
