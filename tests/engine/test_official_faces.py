@@ -7,7 +7,9 @@ import logging
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.error_kinds import OFFICIAL_CODES
@@ -151,9 +153,13 @@ def test_programs_that_use_the_store_behind_the_store_get_bytes() -> None:
         asyncio.run(repo.readonly_session("main").store._store.set("zarr.json", document))
 
 
-def test_threads_may_hand_back_the_session_that_they_wrote_into() -> None:
-    session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
-    session.merge(session, session)
-    other = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
-    with pytest.raises(TypeError):
-        session.merge(other)
+def test_threads_may_hand_back_the_fork_that_they_wrote_into() -> None:
+    repo = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repo.writable_session("main")
+    fork = session.fork()
+    zarr.create_array(fork.store, name="a", data=np.arange(3))
+    fork.merge(fork, fork)
+    session.merge(fork)
+    assert zarr.open_array(session.store, path="a", mode="r")[:].tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="fork"):
+        session.merge(session)

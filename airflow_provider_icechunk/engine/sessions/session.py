@@ -385,14 +385,13 @@ class Session(Shown, SessionTwins):
 
         forks: list[ForkSession] = []
         for other in others:
-            if other is self:  # Threads return the session that they all wrote into.
-                continue
             if not isinstance(other, ForkSession):
                 raise TypeError(
                     f"only forks can be merged, not a {type(other).__name__}; make them with "
                     "`Session.fork`"
                 )
-            forks.append(other)
+            if other is not self:  # Threads return the fork that they all wrote into.
+                forks.append(other)
         with self.tree.lock:
             empty = self._coordinator.merge_forks([fork.result() for fork in forks])
         if empty:
