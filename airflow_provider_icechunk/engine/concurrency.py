@@ -93,8 +93,9 @@ def run_all(
     """Call `function` on each item, at most `at_once` at a time; results in the order of the items.
 
     After a failure no further item is started, and the first error is raised when the running ones
-    are done. A thread of the pool that calls this works along, and so never waits for an item that
-    no thread has begun: the pool cannot deadlock, however deep the calls are nested.
+    are done. The caller works along, and so never waits for an item that no thread has begun: the
+    pool cannot deadlock, however deep the calls are nested, and brief items are done before a
+    thread has woken up.
     """
     lanes = min(at_once, len(items), THREADS)
     if lanes <= 1:
@@ -106,14 +107,12 @@ def run_all(
     work = _Work(function, items)
     executor = _EXECUTOR.get()
     # Each lane runs in a copy of the caller's context, which holds the memory allowance.
-    inside = getattr(_here, "inside", False)
-    helpers = [executor.submit(copy_context().run, work.lane) for _ in range(lanes - inside)]
-    if inside:
-        work.lane()
-        # Those that did not begin have nothing left to do.
-        helpers = [helper for helper in helpers if not helper.cancel()]
+    helpers = [executor.submit(copy_context().run, work.lane) for _ in range(lanes - 1)]
+    work.lane()
     for helper in helpers:
-        helper.result()
+        # One that did not begin has nothing left to do.
+        if not helper.cancel():
+            helper.result()
     WAITED.set(work.waited)
     if work.failure is not None:
         raise work.failure
@@ -178,12 +177,7 @@ def submit(function: Callable[[], Result]) -> Future[Result]:
     """Call `function` in a thread of the pool."""
     if _ORDER.get() is not None:
         return _done_here(function)
-
-    def inside() -> Result:
-        _here.inside = True
-        return function()
-
-    return _EXECUTOR.get().submit(copy_context().run, inside)
+    return _EXECUTOR.get().submit(copy_context().run, function)
 
 
 def _done_here(function: Callable[[], Result]) -> Future[Result]:
@@ -207,7 +201,6 @@ class _Work(Generic[Item, Result]):
         self._begun = self.waited = WAITED.get()
 
     def lane(self) -> None:
-        _here.inside = True
         while True:
             with self._lock:
                 taken = None if self.failure is not None else next(self._todo, None)
@@ -223,7 +216,6 @@ class _Work(Generic[Item, Result]):
                     self.failure = self.failure or error
 
 
-_here = threading.local()
 _EXECUTOR = PerProcess(lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="icechunk-storage"))
 
 

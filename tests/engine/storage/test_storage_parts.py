@@ -108,17 +108,22 @@ def test_brief_work_stays_with_the_caller_and_long_work_is_handed_over(
         "airflow_provider_icechunk.engine.concurrency.perf_counter", lambda: clock[0]
     )
     places: list[int] = []
+    meeting = threading.Barrier(4)
 
     def work(number: int) -> int:
         places.append(threading.get_ident())
-        clock[0] += 1.0 if number >= 100 else 0.0
+        if number == 100:
+            clock[0] += 1.0
+        if number > 100:
+            meeting.wait(60)
         return number * 2
 
-    doubled = [number * 2 for number in range(200)]
+    doubled = [number * 2 for number in range(201)]
     assert run_while_brief(work, range(100), at_once=4) == doubled[:100]
     assert set(places) == {threading.get_ident()}
-    assert run_while_brief(work, range(200), at_once=4) == doubled
-    assert places.count(threading.get_ident()) == 100 + 101
+    assert run_while_brief(work, range(201), at_once=4) == doubled
+    assert set(places[100 : 100 + 101]) == {threading.get_ident()}
+    assert len(set(places[100 + 101 :])) == 4
     assert run_while_brief(work, [], at_once=4) == []
 
 
