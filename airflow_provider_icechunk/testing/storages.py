@@ -160,13 +160,14 @@ def every_crash(
 
     `scenario` gets the crashing storage and must make the same calls each time; `prepare` gets each
     fresh storage first, and does not crash. The first run only counts calls; a scenario without
-    calls is an error. With a `step` of 3 every third of these crashes is tried.
+    calls is an error. With a `step` of 3 every third of these crashes is tried, and the last; an
+    even one would never crash before a call.
     """
     counted = CrashingStorage(_prepared(make, prepare))
     scenario(counted)
     if not counted.calls:
         raise AssertionError("the scenario never touched the storage")
-    for number in range(0, 2 * len(counted.calls), step):
+    for number in reversed(range(2 * len(counted.calls) - 1, -1, -step)):
         call, after = number // 2, number % 2 == 1
         name = counted.calls[call]
         inner = _prepared(make, prepare)

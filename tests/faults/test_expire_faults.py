@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 from support.maintenance import (
     CRASHES,
-    GENERATIONS,
     Clock,
     clone,
     every_pause,
@@ -59,8 +58,8 @@ def test_dying_at_any_call_of_an_expiration_leaves_the_long_or_the_short_history
     assert seen == {len(LONG), len(SHORT), *map(len, between)}
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_a_commit_at_any_moment_of_an_expiration_stays(generation: str) -> None:
+@pytest.mark.parametrize(("generation", "step"), CRASHES)
+def test_a_commit_at_any_moment_of_an_expiration_stays(generation: str, step: int) -> None:
     clock = Clock()
     base, _ = lived_in(generation, clock)
     clock.wait(days=10)
@@ -74,7 +73,7 @@ def test_a_commit_at_any_moment_of_an_expiration_stays(generation: str) -> None:
         repo = Repository.open(storage, world=clock.world())
         write(repo, "main", 8, "meanwhile")
 
-    for name, left in every_pause(lambda: clone(base, clock), scenario, commit):
+    for name, left in every_pause(lambda: clone(base, clock), scenario, commit, step=step):
         assert history(left)[0] == "meanwhile", name
         assert Repository.open(left).verify().ok, name
         scenario(left)

@@ -50,8 +50,8 @@ SESSIONS = [young, leased, old_session, borrowing]
 @pytest.mark.parametrize(
     ("generation", "hours", "step"),
     [
-        *(("1", hours, 7) for hours in (0, 25)),
-        *((generation, 25, 29) for generation in GENERATIONS[1:]),
+        *(("1", hours, 11) for hours in (0, 25)),
+        *((generation, 25, 41) for generation in GENERATIONS[1:]),
         *(
             pytest.param(generation, hours, 1, marks=pytest.mark.long)
             for generation in GENERATIONS

@@ -156,9 +156,9 @@ WORKS: list[Work] = [handed_out, forked, flushed, flushed_onto_a_deleted_branch,
 @pytest.mark.parametrize(
     ("generation", "hours", "step"),
     [
-        ("1", 0, 5),
-        *((generation, 0, 17) for generation in GENERATIONS[1:-1]),
-        ("draft", 0, 47),
+        ("1", 0, 9),
+        *((generation, 0, 37) for generation in GENERATIONS[1:-1]),
+        ("draft", 0, 97),
         *(
             pytest.param(generation, hours, 1, marks=pytest.mark.long)
             for generation in GENERATIONS

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from support.arrays import GROUP, array, contents, put
-from support.maintenance import GENERATIONS
+from support.maintenance import CRASHES, GENERATIONS
 
 from airflow_provider_icechunk.engine.commit.commit import Committer
 from airflow_provider_icechunk.engine.commit.conflicts import (
@@ -24,9 +24,15 @@ from airflow_provider_icechunk.testing.storages import Crash, CrashingStorage
 
 
 @pytest.fixture(params=GENERATIONS)
-def storage(request: pytest.FixtureRequest) -> MemoryStorage:
+def generation(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def storage(generation: str) -> MemoryStorage:
     storage = MemoryStorage()
-    session = Repository.create(storage, spec_version=request.param).writable_session("main")
+    session = Repository.create(storage, spec_version=generation).writable_session("main")
     session.tree.put_document("/", GROUP)
     session.tree.put_document("/a", array([64], [1]))
     session.commit("start")
@@ -137,8 +143,11 @@ def test_racing_attempts_with_one_token_give_one_snapshot(storage: MemoryStorage
     ]
 
 
-def test_an_attempt_killed_anywhere_and_tried_again_commits_once(storage: MemoryStorage) -> None:
-    for call in range(40):
+@pytest.mark.parametrize(("generation", "step"), CRASHES)
+def test_an_attempt_killed_anywhere_and_tried_again_commits_once(
+    storage: MemoryStorage, step: int
+) -> None:
+    for call in range(0, 40, step):
         for after in (False, True):
             base = Repository.open(storage).lookup_branch("main")
             token = f"{call}-{after}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import icechunk as official
 import numpy as np
 import pytest
 import zarr
+from _pytest.mark import ParameterSet
 from support import fixtures, trees
 
 import airflow_provider_icechunk.api as icechunk
@@ -226,7 +228,17 @@ def test_the_official_library_reads_what_we_added(name, tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("name", READABLE)
+def _on_storages() -> Iterator[ParameterSet]:
+    """Each on one kind of storage, by turns, and on the others in long runs."""
+    for number, name in enumerate(READABLE):
+        for place, kind in enumerate(("memory", "local", "moto", "seaweedfs")):
+            marks = [pytest.mark.seaweedfs] * (kind == "seaweedfs")
+            yield pytest.param(
+                name, kind, marks=[*marks, *[pytest.mark.long] * (number % 4 != place)]
+            )
+
+
+@pytest.mark.parametrize(("name", "places"), list(_on_storages()), indirect=["places"])
 def test_a_fixture_is_the_same_on_every_kind_of_storage(name, backend, tmp_path, monkeypatch):
     local, expected = opened(name, tmp_path, monkeypatch)
     storage = backend()

@@ -40,7 +40,7 @@ def test_both_libraries_agree(
     if machine == "one repository" and kind == "memory":
         assert places().official is None, "the official library cannot look into our memory"
         return
-    run(machine, places, 25 if kind in ("memory", "local") else 6, 20)
+    run(machine, places, 12 if kind in ("memory", "local") else 6, 20)
 
 
 @pytest.mark.long

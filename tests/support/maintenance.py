@@ -25,14 +25,14 @@ T = TypeVar("T")
 UNPACKED = Packing(below=0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
-CRASHES = [
-    *((generation, 1) for generation in GENERATIONS[:-1]),
-    ("draft", 3),
-    pytest.param("draft", 1, marks=pytest.mark.long),
-]
-"""Generations with the `step` for `every_crash`: `draft`, whose Parquet files take most of the time
-of such tests, dies everywhere in the long runs only."""
 """What the suites of the engine run for."""
+STEPS = {"1": 1, "2": 3, "alpha": 3, "alpha1": 3, "draft": 5}
+"""Try every n-th call: all of them in the generation that is used most, the others in long runs."""
+CRASHES = [
+    *STEPS.items(),
+    *(pytest.param(one, 1, marks=pytest.mark.long) for one in GENERATIONS if STEPS[one] > 1),
+]
+"""Generations with the `step` for `every_crash` and `every_pause`."""
 LISTING = ("2", "draft")
 """Generations whose refs list all snapshots: one that is listed and young stays."""
 WITHOUT_LOGS = ("alpha1", "draft")
@@ -206,7 +206,7 @@ def every_pause(
 ) -> Iterator[tuple[str, Storage]]:
     """Run `scenario` once for each of its calls with `other` happening right before that call.
 
-    With `step` only every so manieth call is tried.
+    With a `step` of n only every n-th call is tried.
     """
     counted = InterruptingStorage(prepare())
     scenario(counted)

@@ -22,7 +22,7 @@ def check(*parallel: Transaction) -> None:
             assert result == modelled(*order)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(transactions, transactions)
 def test_two_commits_that_merge_are_as_if_one_had_come_after_the_other(
     first: Transaction, second: Transaction
@@ -30,7 +30,7 @@ def test_two_commits_that_merge_are_as_if_one_had_come_after_the_other(
     check(first, second)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(transactions, transactions, transactions)
 def test_three_commits_that_merge_do_not_depend_on_their_order(
     first: Transaction, second: Transaction, third: Transaction

@@ -73,7 +73,7 @@ def check_chain(ours: Transaction, theirs: list[Transaction], generation: str = 
         assert result == one_after_the_other(ours, *theirs, generation=generation)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(transactions, transactions)
 def test_what_is_free_of_conflicts_does_not_depend_on_the_order(
     first: Transaction, second: Transaction
@@ -81,7 +81,7 @@ def test_what_is_free_of_conflicts_does_not_depend_on_the_order(
     check_pair(first, second)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(transactions, st.lists(transactions, min_size=2, max_size=3))
 def test_a_session_moved_over_several_commits_is_as_if_it_had_come_first(
     ours: Transaction, theirs: list[Transaction]

@@ -50,8 +50,14 @@ def look(storage: MemoryStorage) -> None:
     icechunk.Repository.fetch_config(storage)
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_no_damaged_file_gives_anything_but_errors_by_name(generation: str) -> None:
+TIMES = [
+    *((generation, 2) for generation in GENERATIONS),
+    *(pytest.param(generation, 20, marks=pytest.mark.long) for generation in GENERATIONS),
+]
+
+
+@pytest.mark.parametrize(("generation", "times"), TIMES)
+def test_no_damaged_file_gives_anything_but_errors_by_name(generation: str, times: int) -> None:
     clock = Clock()
     storage, _ = lived_in(generation, clock)
     chunks, chance = layout_of(storage).chunks, random.Random(generation)
@@ -62,7 +68,7 @@ def test_no_damaged_file_gives_anything_but_errors_by_name(generation: str) -> N
     for key in sorted(storage.objects):
         if key.startswith((chunks, "jobs/")):
             continue
-        for _ in range(4):
+        for _ in range(times):
             broken = clone(storage, clock)
             broken.put(key, spoilt(storage.objects[key].data, chance), expect=Anything())
             try:
@@ -74,8 +80,8 @@ def test_no_damaged_file_gives_anything_but_errors_by_name(generation: str) -> N
     assert FormatError in seen
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_damaged_snapshots_and_manifests_are_format_errors(generation: str) -> None:
+@pytest.mark.parametrize(("generation", "times"), TIMES)
+def test_damaged_snapshots_and_manifests_are_format_errors(generation: str, times: int) -> None:
     clock = Clock()
     storage, _ = lived_in(generation, clock)
     layout, chance = layout_of(storage), random.Random(generation)
@@ -83,7 +89,7 @@ def test_damaged_snapshots_and_manifests_are_format_errors(generation: str) -> N
     for key in sorted(storage.objects):
         if not key.startswith((layout.snapshots, layout.manifests)):
             continue
-        for _ in range(5):
+        for _ in range(times):
             broken = clone(storage, clock)
             data = storage.objects[key].data
             at = chance.randrange(len(data))

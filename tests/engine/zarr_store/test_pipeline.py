@@ -62,7 +62,7 @@ def outcome(act: Callable[..., Any], *given: Any) -> Any:
     return type(value), cells.shape, cells.dtype.str, bits
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     cases(),
     st.sampled_from([(1 << 20, 8 << 20, 16), (1, 1, 0), (40, 100, 2)]),
