@@ -108,7 +108,9 @@ def shared(_: Repository) -> Any:
 def without_connection(_: Repository) -> Any:
     from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 
-    operator = IcechunkSparkSubmitOperator(task_id="write", repository="w", conn_id="nowhere")
+    operator = IcechunkSparkSubmitOperator(
+        task_id="write", repository="w", application="job.py", conn_id="nowhere"
+    )
     operator._check_spark_connection()
 
 

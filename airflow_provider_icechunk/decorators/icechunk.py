@@ -26,6 +26,7 @@ from airflow_provider_icechunk.operators.base import (
     OnConflict,
     OnExistingLabel,
     RepositoryOperator,
+    check_place,
     target_of,
 )
 
@@ -137,6 +138,7 @@ class _IcechunkDecoratedOperator(
         **kwargs: Any,
     ) -> None:
         target = target_of(dataset, repository, branch, icechunk_conn_id)
+        check_place(dataset, at)
         where = {"group": group, "region": region, "append_dim": append_dim, "mode": mode}
         for name, value in where.items():
             if dataset is not None and value is not None:

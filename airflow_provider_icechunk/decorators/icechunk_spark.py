@@ -17,6 +17,7 @@ from airflow_provider_icechunk.operators.base import (
     OnConflict,
     OnExistingLabel,
     RepositoryOperator,
+    check_place,
     target_of,
 )
 
@@ -114,6 +115,7 @@ class _IcechunkSparkDecoratedOperator(
         **kwargs: Any,
     ) -> None:
         target = target_of(dataset, repository, branch, icechunk_conn_id)
+        check_place(dataset, at)
         self.dataset = dataset
         self.at = at
         self.arrays = arrays

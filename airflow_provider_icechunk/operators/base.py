@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, get_args
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 
 from airflow_provider_icechunk.engine.datasets.growing import no_label
 from airflow_provider_icechunk.engine.pipelines.reruns import (
     METADATA_KEY,
-    ON_RERUN,
     Attempt,
     OnRerun,
 )
@@ -25,7 +24,7 @@ from airflow_provider_icechunk.links.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -41,6 +40,26 @@ OnConflict = Literal["merge", "fail", "ours", "theirs"]
 """What to do about what both sides did: keep both where that is possible, nothing, or choose."""
 OnExistingLabel = Literal["fail", "replace"]
 """What to do about a label that another run appended meanwhile."""
+_Value = TypeVar("_Value")
+
+
+class _Choice(Generic[_Value]):
+    """An argument with few possible values, which are checked where the DAG is parsed."""
+
+    def __init__(self, default: _Value, choices: Iterable[_Value]) -> None:
+        self.default = default
+        self.choices = tuple(choices)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, operator: object | None, owner: type | None = None) -> _Value:
+        return self.default if operator is None else vars(operator).get(self.name, self.default)
+
+    def __set__(self, operator: object, value: _Value) -> None:
+        check_choice(self.name, value, self.choices)
+        vars(operator)[self.name] = value
+
 
 _DATE_NAMES = re.compile(r"'(ds|ts|logical_date|data_interval|prev_)\w*' is undefined")
 _REPORTED = ("snapshot_id", "parent_id", "branch", "supersedes", "labels")
@@ -161,12 +180,12 @@ class CommittingOperator(IcechunkOperator):
     ui_color = "#b8dff0"
     message: str | None
     metadata: Mapping[str, Any] | None
-    on_rerun: OnRerun
+    on_rerun = _Choice[OnRerun]("replace", get_args(OnRerun))
     rebase: bool = False
-    on_conflict: OnConflict = "merge"
-    on_chunk_conflict: OnConflict | None = None
+    on_conflict = _Choice[OnConflict]("merge", get_args(OnConflict))
+    on_chunk_conflict = _Choice[OnConflict | None](None, (*get_args(OnConflict), None))
     """The earlier name of `on_conflict`; it wins where it is given."""
-    on_existing_label: OnExistingLabel = "fail"
+    on_existing_label = _Choice[OnExistingLabel]("fail", get_args(OnExistingLabel))
     partition_by: str | None = None
     """A growing dimension: its labels that were written become partition keys of events."""
 
@@ -230,10 +249,32 @@ def target_of(
     )
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_place(dataset: IcechunkDataset | None, at: object) -> None:
+    """Refuse an `at` that cannot be a place in the dataset, whatever templates will fill in."""
+    if dataset is None:
+        if at is not None:
+            raise InvalidInputError("at= is a place in a dataset: give dataset= as well")
+        return
+    growing = dataset.growing
+    given = list(at) if isinstance(at, dict) else [] if at is None else list(growing)
+    unknown = [name for name in given if name not in growing]
+    if unknown:
+        raise InvalidInputError(
+            f"at= names {unknown[0]!r}; the growing dimensions of {dataset.repository!r} are "
+            f"{', '.join(map(repr, growing)) or 'none'}"
+        )
+    missing = [name for name in growing if name not in given]
+    if missing:
+        raise InvalidInputError(
+            f"at= has to say where on {', '.join(map(repr, missing))} a run belongs, such as "
+            f'{{"{missing[0]}": "{{{{ ds }}}}"}}'
+        )
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuse a value that is not one of the choices."""
     if value not in choices:
-        known = ", ".join(map(repr, choices))
+        known = ", ".join(repr(choice) for choice in choices if choice is not None)
         raise InvalidInputError(f"{name} must be one of {known}, not {value!r}")
 
 
@@ -249,7 +290,7 @@ def task_identity(context: Context) -> str:
 
 def attempt_of(context: Context, on_rerun: OnRerun = "replace") -> Attempt:
     """The attempt that runs in this context."""
-    check_choice("on_rerun", on_rerun, ON_RERUN)
+    check_choice("on_rerun", on_rerun, get_args(OnRerun))
     ti = context["ti"]
     retries = getattr(getattr(ti, "task", None), "retries", None) or 0
     most = getattr(ti, "max_tries", None) or 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .base import IcechunkOperator, RepositoryOperator, target_of, task_identity
+from .base import IcechunkOperator, RepositoryOperator, check_place, target_of, task_identity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,6 +65,7 @@ class IcechunkOpenSessionOperator(RepositoryOperator):
         **kwargs: Any,
     ) -> None:
         target = target_of(dataset, repository, branch, icechunk_conn_id)
+        check_place(dataset, at)
         super().__init__(
             repository=target.repository, icechunk_conn_id=target.icechunk_conn_id, **kwargs
         )

@@ -9,7 +9,7 @@ from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark import APPLICATION
 
-from .base import OnConflict, OnExistingLabel, target_of
+from .base import OnConflict, OnExistingLabel, check_place, target_of
 from .spark_transaction import SparkTransactionOperator, SparkWork
 
 if TYPE_CHECKING:
@@ -143,6 +143,12 @@ class IcechunkSparkSubmitOperator(SparkTransactionOperator):
         **kwargs: Any,
     ) -> None:
         target = target_of(dataset, repository, branch, icechunk_conn_id)
+        _check_short_form(dataset, at, function, variables, writes)
+        if application == APPLICATION and function is None and not writes:
+            raise InvalidInputError(
+                "nothing to write: give function= with a dataset, writes=, or an application of "
+                "your own"
+            )
         super().__init__(
             repository=target.repository,
             branch=target.branch,
@@ -167,7 +173,6 @@ class IcechunkSparkSubmitOperator(SparkTransactionOperator):
         self.partition_by = partition_by
 
     def _planned(self) -> SparkWork:
-        _check_short_form(self.dataset, self.at, self.function, self.variables, self.writes)
         if self.function is None:
             return SparkWork(self.writes, self.arguments, self.dataset, self.at, self.arrays)
         assert self.dataset is not None
@@ -187,9 +192,10 @@ def _check_short_form(
     variables: Sequence[str] | None,
     writes: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Refuse what can never work, before anything is done."""
+    """Refuse what can never work, where the DAG is parsed."""
+    check_place(dataset, at)
     if dataset is None:
-        given = {"at": at, "function": function, "variables": variables}
+        given = {"function": function, "variables": variables}
         wrong = [name for name, value in given.items() if value is not None]
         if wrong:
             raise InvalidInputError(
@@ -199,10 +205,9 @@ def _check_short_form(
         return
     if function is not None and writes:
         raise InvalidInputError("give either function=, or writes=, where each entry may have one")
-    if dataset.growing and at is None:
+    if isinstance(function, str) and "{" not in function and function.count(":") != 1:
         raise InvalidInputError(
-            f"at= has to say where on {', '.join(map(repr, dataset.growing))} a run belongs, such "
-            f'as {{"{next(iter(dataset.growing))}": "{{{{ ds }}}}"}}'
+            f"function={function!r} has to be 'package.module:name', with one colon"
         )
     unknown = [name for name in variables or () if name not in dataset.variables]
     if unknown:

@@ -110,10 +110,12 @@ class SparkTransactionOperator(CommittingOperator, RepositoryOperator, SparkSubm
             begin,
             commit_transaction,
         )
-        from airflow_provider_icechunk.spark.submit import appends
+        from airflow_provider_icechunk.spark.submit import appends, check_writes
 
         options = self.commit_options(context)
         work = self._planned()
+        if self.application == APPLICATION:
+            check_writes(work.writes)
         self._check_spark_connection()
         hook = self.icechunk_hook()
         repository = self.open_repository_for(work.dataset)

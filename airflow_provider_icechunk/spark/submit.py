@@ -27,6 +27,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     Tag,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -204,6 +205,20 @@ def parse_job(argument: str) -> JobSpecification:
         raise InvalidInputError(
             f"the job specification is wrong: {describe(error)}{other_release(text)}"
         ) from None
+
+
+_WRITES: TypeAdapter[tuple[Write, ...]] = TypeAdapter(
+    Annotated[tuple[Write, ...], Field(min_length=1)]
+)
+
+
+def check_writes(writes: Sequence[Mapping[str, object]]) -> None:
+    """Refuse what `parse_job` would refuse, before a session is opened and Spark started."""
+    try:
+        _WRITES.validate_json(json.dumps(list(writes)))
+    except (ValidationError, TypeError) as error:
+        text = describe(error) if isinstance(error, ValidationError) else str(error)
+        raise InvalidInputError(f"writes= is wrong: {text}") from None
 
 
 @dataclass(frozen=True, slots=True)

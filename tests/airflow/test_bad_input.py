@@ -36,6 +36,7 @@ VALUES: dict[str, Any] = {
 ONE_OF_TWO: dict[str, dict[str, Any]] = {
     "IcechunkAttributesOperator": {"attributes": {"/": {"a": 1}}},
     "IcechunkDropLabelsOperator": {"keep": 1},
+    "IcechunkSparkSubmitOperator": {"writes": [{"array": "x", "generator": "index"}]},
 }
 """Of arguments that may each be left out, but not all of them."""
 OPERATORS = listed("operators", "sensors")
@@ -188,7 +189,7 @@ def test_a_session_whose_base_is_lost_is_told_so_and_changes_nothing(
 @pytest.mark.usefixtures("repository")
 def test_a_missing_spark_connection_is_an_error_and_not_yarn() -> None:
     with pytest.raises(InvalidInputError, match="no Spark connection 'elsewhere'"):
-        run(IcechunkSparkSubmitOperator, conn_id="elsewhere")
+        run(IcechunkSparkSubmitOperator, application="job.py", conn_id="elsewhere")
 
 
 def test_a_missing_icechunk_connection_is_named() -> None:

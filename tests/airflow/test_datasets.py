@@ -175,8 +175,9 @@ def test_repository_branch_and_connection_are_those_of_the_dataset() -> None:
     assert (operator.repository, operator.branch) == ("weather", "next")
     assert operator.icechunk_conn_id == "other"
     other = IcechunkOpenSessionOperator(
-        task_id="open", dataset=dataset, repository="copy", branch="main", icechunk_conn_id="mine"
-    )
+        task_id="open", dataset=dataset, at={"time": "x"}, repository="copy", branch="main",
+        icechunk_conn_id="mine",
+    )  # fmt: skip
     assert (other.repository, other.branch) == ("copy", "main")
     assert other.icechunk_conn_id == "mine"
 
@@ -186,14 +187,9 @@ def test_an_operator_needs_a_repository_or_a_dataset() -> None:
         IcechunkOpenSessionOperator(task_id="open")
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_place_without_a_dataset_is_refused() -> None:
-    operator = IcechunkOpenSessionOperator(
-        task_id="open", repository="w", at={"time": "2026-01-01"}
-    )
-    operator.icechunk_hook().create("w")
-    with pytest.raises(InvalidInputError, match="give that as well"):
-        operator.execute(context())
+def test_a_place_without_a_dataset_is_refused_where_the_dag_is_parsed() -> None:
+    with pytest.raises(InvalidInputError, match="give dataset= as well"):
+        IcechunkOpenSessionOperator(task_id="open", repository="w", at={"time": "2026-01-01"})
 
 
 @pytest.mark.parametrize(

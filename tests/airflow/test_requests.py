@@ -120,7 +120,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "IcechunkResetBranchOperator": {"branch": "dev"},
     "IcechunkRevertOperator": {},
     "IcechunkRewriteManifestsOperator": {},
-    "IcechunkSparkSubmitOperator": {"arrays": [FIELD]},
+    "IcechunkSparkSubmitOperator": {"arrays": [FIELD], "application": "job.py"},
     "IcechunkTagSensor": {"tag": "v1"},
     "IcechunkVerifyOperator": {},
 }
@@ -207,7 +207,7 @@ class TestHistory:
     ) -> None:
         monkeypatch.setattr(SparkSubmitOperator, "execute", submits)
         given = {"task_id": "task", "repository": "weather", "arrays": [FIELD]}
-        IcechunkSparkSubmitOperator(**given).execute(begun())
+        IcechunkSparkSubmitOperator(application="job.py", **given).execute(begun())
         assert self.snapshots(reads) <= 4
 
     @pytest.mark.usefixtures("long")
@@ -216,6 +216,6 @@ class TestHistory:
     ) -> None:
         monkeypatch.setattr(SparkSubmitOperator, "execute", submits)
         given = {"task_id": "task", "repository": "weather", "arrays": [FIELD]}
-        IcechunkSparkSubmitOperator(**given).execute(retried(begun()))
+        IcechunkSparkSubmitOperator(application="job.py", **given).execute(retried(begun()))
         assert self.snapshots(reads) <= self.LENGTH + 6
         assert max(number for key, number in reads.items() if key.startswith("snapshots/")) == 1

@@ -15,7 +15,13 @@ from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.pipelines.description import parse_session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
-from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError, TaskError
+from airflow_provider_icechunk.exceptions import (
+    InvalidInputError,
+    NotFoundError,
+    SessionError,
+    TaskError,
+)
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 from airflow_provider_icechunk.operators.spark_transaction import SESSION_KEY
 from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
@@ -60,7 +66,8 @@ def commits(repository: Repository) -> int:
 
 
 def operator(**arguments: Any) -> IcechunkSparkSubmitOperator:
-    given = {"task_id": "task", "repository": "weather", "arrays": [FIELD], **arguments}
+    own = {"application": "job.py"}
+    given = {"task_id": "task", "repository": "weather", "arrays": [FIELD], **own, **arguments}
     return IcechunkSparkSubmitOperator(**given)
 
 
@@ -274,23 +281,49 @@ def test_a_failed_job_tells_its_own_error_first(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+DAILY: dict[str, Any] = {"dataset": WEATHER, "at": {"time": "{{ ds }}"}}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"repository": "r", "function": "a:b"}, "function= says something about a dataset"),
-        ({"repository": "r", "at": {"time": "x"}}, "at= says something about a dataset"),
+        ({"repository": "r", "at": {"time": "x"}}, "at= is a place in a dataset"),
+        ({"repository": "r"}, "nothing to write"),
         ({"dataset": WEATHER, "function": "a:b"}, "at= has to say where on 'time'"),
-        ({"dataset": WEATHER, "at": {}, "function": "a:b", "writes": [{}]}, "either function="),
-        ({"dataset": WEATHER, "at": {}, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
+        ({"dataset": WEATHER, "at": {"tim": "x"}, "function": "a:b"}, "at= names 'tim'.*'time'"),
+        ({**DAILY, "function": "a:b", "writes": [{}]}, "either function="),
+        ({**DAILY, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
+        ({**DAILY, "function": "jobs.field"}, "'jobs.field' has to be 'package.module:name'"),
+        ({**DAILY, "function": "a:b", "on_conflict": "mine"}, "on_conflict.*'theirs', not 'mine'"),
+        ({**DAILY, "function": "a:b", "on_rerun": "never"}, "on_rerun.*'skip'.*not 'never'"),
     ],
 )
-@pytest.mark.usefixtures("repository")
-def test_a_short_form_that_can_never_work_is_refused_before_anything_is_done(
+def test_arguments_that_can_never_work_are_refused_where_the_dag_is_parsed(
     arguments: dict[str, Any], words: str
 ) -> None:
-    task = IcechunkSparkSubmitOperator(task_id="task", **arguments)
     with pytest.raises(InvalidInputError, match=words):
+        IcechunkSparkSubmitOperator(task_id="task", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        ({"aray": "t2m", "function": "a:b"}, "aray"),
+        ({"array": "t2m", "function": "a:b", "region": {"time": [0]}}, "region"),
+    ],
+)
+def test_a_write_that_is_not_understood_is_refused_before_anything_is_created(
+    repository: Any, write: dict[str, Any], words: str
+) -> None:
+    missing = WEATHER.on(repository="not-there")
+    task = IcechunkSparkSubmitOperator(
+        task_id="task", dataset=missing, at={"time": "2026-01-06"}, writes=[write]
+    )
+    with pytest.raises(InvalidInputError, match=rf"writes= is wrong.*{words}"):
         task.execute(make_context())
+    with pytest.raises(NotFoundError):
+        IcechunkHook("icechunk_default").open("not-there")
 
 
 @pytest.mark.usefixtures("repository")

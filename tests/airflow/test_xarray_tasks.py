@@ -368,7 +368,7 @@ def test_a_run_without_a_logical_date_has_no_place(folder: Path) -> None:
 def test_where_to_write_is_said_once(folder: Path) -> None:
     with pytest.raises(TypeError, match="leave out `region`"):
         at_place(lambda place: place, {"time": "2026-01-02"}, region={"time": 1})
-    with pytest.raises(InvalidInputError, match="give that, too"):
+    with pytest.raises(InvalidInputError, match="give dataset= as well"):
         at_place(lambda store: None, {"time": "2026-01-02"}, repository="daily", dataset=None)
     with pytest.raises(TypeError, match="its function returned NoneType"):
         at_place(lambda place: None, {"time": "2026-01-02"})

@@ -92,7 +92,7 @@ def by_spark(patch: Any, value: int, context: Any, **arguments: Any) -> tuple[An
     patch.setattr(SparkSubmitOperator, "execute", submit)
     patch.setattr(SparkSubmitOperator, "submit_job", lambda *_: "driver-1")
     given = {"task_id": "task", "repository": "weather", "arrays": [FIELD], "outlets": [ASSET]}
-    operator = IcechunkSparkSubmitOperator(**given | arguments)
+    operator = IcechunkSparkSubmitOperator(application="job.py", **given | arguments)
     return operator, operator.execute(context)
 
 

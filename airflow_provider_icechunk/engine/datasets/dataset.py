@@ -224,7 +224,10 @@ class IcechunkDataset:
         if found.chunks is not None:
             return found.chunks
         lengths = (self.dims[dim] for dim in found.dims)
-        return tuple(1 if isinstance(length, Growing) else max(length, 1) for length in lengths)
+        return tuple(
+            length.steps_per_run if isinstance(length, Growing) else max(length, 1)
+            for length in lengths
+        )
 
     def path(self, name: str) -> str:
         """Where an array of the dataset is, below the root of the repository."""
@@ -262,7 +265,8 @@ class IcechunkDataset:
         """What it costs that runs share the chunks of a variable, or None if they do not."""
         lengths = variable.shards or self.chunks_of(variable)
         pairs = list(zip(variable.dims, lengths, strict=True))
-        shared = [(dim, n) for dim, n in pairs if n > 1 and isinstance(self.dims[dim], Growing)]
+        growing = self.growing
+        shared = [(dim, n) for dim, n in pairs if dim in growing and growing[dim].steps_per_run % n]
         if not shared:
             return None
         size = _item_size(variable.dtype) * math.prod(lengths)
@@ -271,10 +275,14 @@ class IcechunkDataset:
             size *= 1 if isinstance(whole, Growing) else -(-whole // length)
         steps = " and ".join(f"{length} steps of {dim!r}" for dim, length in shared)
         kind = "shards" if variable.shards else "chunks"
+        dim, length = shared[0]
+        run = growing[dim].steps_per_run
+        written = "one step" if run == 1 else f"{run} steps"
         return (
             f"{name!r} of {self.repository!r}: runs in parallel share {kind} of {steps}; each run "
-            f"reads and rewrites {_bytes(size)} to write one step. With {kind} of 1 along "
-            f"{shared[0][0]!r} they do not meet"
+            f"reads and rewrites {_bytes(size)} to write {written}. "
+            f"They do not meet with {kind} of {run} along {dim!r}, or if each run writes "
+            f"{length} steps and {dim!r} says so: Growing(..., steps_per_run={length})"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class Growing:
     """Of the labels, for `by="labels"`: `datetime64[s]` (the default), `int64`, `float64`, `str`"""
     attrs: Mapping[str, Any] | None = None
     """More attributes of the coordinate."""
+    steps_per_run: int = 1
+    """How many steps one run writes, so that chunks which hold just these are not shared."""
     coordinate_chunk: int = 1024
     """Labels per chunk of the coordinate."""
     first_step: int = 0
@@ -72,8 +74,10 @@ class Growing:
         put(self, "attrs", checked_attrs("Growing", self.attrs))
         if type(self.first_step) is not int or not 0 <= self.first_step < MOST_STEPS:
             raise _wrong(f"Growing: first_step must be a number of steps, not {self.first_step!r}")
-        if type(self.coordinate_chunk) is not int or self.coordinate_chunk < 1:
-            raise _wrong("Growing: coordinate_chunk must be a whole number, at least 1")
+        for name in ("steps_per_run", "coordinate_chunk"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise _wrong(f"Growing: {name} must be a whole number, at least 1")
         if self.by == "labels":
             if self.start is not None or self.every is not None:
                 raise _wrong('Growing(by="labels") takes no start and no every')
@@ -259,6 +263,8 @@ class Growing:
             value = {"by": "labels", "dtype": self.dtype}
         if self.attrs:
             value["attrs"] = dict(self.attrs)
+        if self.steps_per_run != 1:
+            value["steps_per_run"] = self.steps_per_run
         if self.coordinate_chunk != 1024:
             value["coordinate_chunk"] = self.coordinate_chunk
         if self.first_step:

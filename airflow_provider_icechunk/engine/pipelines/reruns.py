@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 OnRerun = Literal["replace", "skip", "always"]
 """What a deliberate run again does: its work, nothing, or, as every retry then does, its work."""
-ON_RERUN = ("replace", "skip", "always")
 
 METADATA_KEY = "airflow"
 """Metadata of a snapshot that says which task committed it."""

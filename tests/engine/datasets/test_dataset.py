@@ -161,9 +161,23 @@ def test_sharing_chunks_is_warned_about_with_its_cost() -> None:
 
 
 def test_no_warning_without_shared_chunks() -> None:
+    quarter = Growing(start="2026-01-01", every="1h", steps_per_run=6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         weather()
+        for chunks in (None, (6,), (3,), (1,)):
+            IcechunkDataset("x", {"time": quarter}, {"x": Variable("int16", ("time",), chunks)})
+
+
+def test_chunks_hold_what_a_run_writes_and_others_are_warned_about() -> None:
+    quarter = Growing(start="2026-01-01", every="1h", steps_per_run=6)
+    found = IcechunkDataset("x", {"time": quarter}, {"x": Variable("int16", ("time",))})
+    assert found.chunks_of("x") == (6,)
+    assert IcechunkDataset.from_json(found.to_json()) == found
+    with pytest.warns(UserWarning, match=r"rewrites 8 B to write 6 steps.*chunks of 6 along"):
+        IcechunkDataset("x", {"time": quarter}, {"x": Variable("int16", ("time",), (4,))})
+    with pytest.warns(UserWarning, match=r"one step.*steps_per_run=24"):
+        IcechunkDataset("x", {"time": DAYS}, {"x": Variable("int16", ("time",), (24,))})
 
 
 def test_a_declaration_survives_json_and_pickle() -> None:
