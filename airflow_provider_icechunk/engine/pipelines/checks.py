@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.exceptions import CheckFailedError, InvalidInputError
-
-from .description import ClosedModel, describe
 
 CHECKS_KEY = "airflow_provider_icechunk.checks"
 """Snapshot metadata of a commit that published what was checked: the report."""
