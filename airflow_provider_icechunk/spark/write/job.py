@@ -36,11 +36,7 @@ from airflow_provider_icechunk.engine.workers.codec import (
     encode_fragment,
 )
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder, is_writer_name
-from airflow_provider_icechunk.engine.workers.merge import (
-    OnOverlap,
-    boxes_of,
-    merge_fragments,
-)
+from airflow_provider_icechunk.engine.workers.merge import OnOverlap, boxes_of, merge_fragments
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind, TaskError
 from airflow_provider_icechunk.spark.progress import Meter, progress

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
-from airflow_provider_icechunk.engine.format.wire.messagepack import (
-    array_header,
-)
+from airflow_provider_icechunk.engine.format.wire.messagepack import array_header
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 _BLOCK = 1 << 15

@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
-from airflow_provider_icechunk.engine.format.ids import (
-    NODE_ID_SIZE,
-    OBJECT_ID_SIZE,
-    NodeId,
-)
+from airflow_provider_icechunk.engine.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId
 
 from .pack import ETAG, MODIFIED
 
