@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.ids import SnapshotId

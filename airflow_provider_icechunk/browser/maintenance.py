@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.format.node_table import count_arrays
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.history.versions import listed

@@ -1,6 +1,6 @@
 """Quality checks: closed, frozen values, and pure verdicts over statistics of arrays.
 
-What reads arrays and makes the statistics, chunk by chunk, is `inspecting`.
+What reads arrays and makes the statistics, chunk by chunk, is `run`.
 """
 
 from __future__ import annotations
