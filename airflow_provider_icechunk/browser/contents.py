@@ -24,9 +24,8 @@ from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, Kind, NotFoundError
 
 from .history import PageOf, commit_facts
-from .models import Mark, NodeFacts, RefNames, SnapshotPage, TreePage
+from .models import Mark, NodeFacts, RefNames, SnapshotPage, TreePage, cut
 from .places import Memory
-from .texts import cut
 
 MOST_NODES = 500
 _MOST_ARRAYS = 50

@@ -17,8 +17,17 @@ from airflow_provider_icechunk.engine.maintenance.retention import RetentionPoli
 
 from .arrays import document_of, item_size
 from .history import PageOf, commit_facts
-from .models import DryRun, FileFacts, FindingFacts, RefNames, SizeFacts, Sizes, Summary, Verified
-from .texts import cut
+from .models import (
+    DryRun,
+    FileFacts,
+    FindingFacts,
+    RefNames,
+    SizeFacts,
+    Sizes,
+    Summary,
+    Verified,
+    cut,
+)
 
 _MOST_ROWS = 200
 _MOST_ARRAYS = 500
