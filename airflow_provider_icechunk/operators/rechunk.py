@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .maintenance import read_flag
-from .spark_transaction import SparkTransactionOperator, SparkWork
+from .spark import SparkTransactionOperator, SparkWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -16,8 +16,7 @@ from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.pipelines.description import parse_session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.exceptions import InvalidInputError, SessionError, TaskError
-from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.operators.spark_transaction import SESSION_KEY
+from airflow_provider_icechunk.operators.spark import SESSION_KEY, IcechunkSparkSubmitOperator
 from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
 from airflow_provider_icechunk.spark.write.functions import FunctionWork
 from airflow_provider_icechunk.spark.write.places import place_of_run
