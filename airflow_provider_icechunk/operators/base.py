@@ -57,6 +57,8 @@ class IcechunkOperator(BaseOperator):
     repository: str
     """Path of the repository, relative to the connection's root."""
     icechunk_conn_id: str
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
+    dry_run: bool | str  # type: ignore[assignment]
     _snapshot_id: str | None = None
     """The snapshot that the task made, once it has."""
 
@@ -159,9 +161,6 @@ class CommittingOperator(IcechunkOperator):
         IcechunkRepositoryLink(),
     )
     ui_color = "#b8dff0"
-    message: str | None
-    metadata: Mapping[str, Any] | None
-    on_rerun: OnRerun
     rebase: bool = False
     on_conflict: OnConflict = "merge"
     on_chunk_conflict: OnConflict | None = None
@@ -169,6 +168,19 @@ class CommittingOperator(IcechunkOperator):
     on_existing_label: OnExistingLabel = "fail"
     partition_by: str | None = None
     """A growing dimension: its labels that were written become partition keys of events."""
+
+    def __init__(
+        self,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        on_rerun: OnRerun = "replace",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.message = message
+        self.metadata = metadata
+        self.on_rerun = on_rerun
 
     def commit_options(self, context: Context, message: str | None = None) -> CommitOptions:
         """How the current attempt commits; without a message it names the DAG, task and run."""
@@ -183,6 +195,28 @@ class CommittingOperator(IcechunkOperator):
             {**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
             solver if self.rebase else None,
         )
+
+
+class MergingOperator(CommittingOperator):
+    """A committing operator that merges its changes with what others committed meanwhile.
+
+    :param rebase: whether to rebase onto commits that were made in the meantime.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes.
+    :param on_existing_label: what to do about a label that another run appended meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        rebase: bool = True,
+        on_conflict: OnConflict = "merge",
+        on_existing_label: OnExistingLabel = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rebase = rebase
+        self.on_conflict = on_conflict
+        self.on_existing_label = on_existing_label
 
 
 class RepositoryOperator(IcechunkOperator):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
-
 from .base import CommittingOperator, OnConflict, RepositoryOperator, target_of
 from .maintenance import read_count, read_flag
 
@@ -14,30 +12,27 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_icechunk.dataset import IcechunkDataset
+    from airflow_provider_icechunk.engine.pipelines.transaction import Outcome
 
 
 class _ChangingOperator(CommittingOperator, RepositoryOperator):
     """What operators of this file have in common."""
 
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
+    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        dry_run: bool | str = False,
-        on_rerun: OnRerun = "replace",
-        **kwargs: Any,
+        self, *, branch: str | None = None, dry_run: bool | str = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.branch = branch or "main"
-        self.message = message
-        self.metadata = metadata
         self.dry_run = dry_run
-        self.on_rerun = on_rerun
+
+    def _reported(
+        self, context: Context, outcome: Outcome, *, dry_run: bool, done: tuple[str, str]
+    ) -> dict[str, Any]:
+        """The task's result, with what was done or would be."""
+        self.log.info("%s: %s", done[0] if dry_run else done[1], outcome.result["result"])
+        return {"dry_run": dry_run, **self.report(context, outcome)}
 
 
 class IcechunkDeclareOperator(_ChangingOperator):
@@ -81,7 +76,6 @@ class IcechunkDeclareOperator(_ChangingOperator):
     """
 
     template_fields = ("repository", "branch", "dry_run", "message", "metadata")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
     def __init__(
         self,
@@ -115,8 +109,7 @@ class IcechunkDeclareOperator(_ChangingOperator):
         outcome = change_once(
             repository, declaring(self.dataset), options, branch=self.branch, dry_run=dry_run
         )
-        self.log.info("%s: %s", "Would change" if dry_run else "Changed", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
 class IcechunkAttributesOperator(_ChangingOperator):
@@ -188,8 +181,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         outcome = change_once(
             self.open_repository(), change, options, branch=self.branch, dry_run=dry_run
         )
-        self.log.info("%s: %s", "Would change" if dry_run else "Changed", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
 class IcechunkDropLabelsOperator(_ChangingOperator):
@@ -238,7 +230,6 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
     template_fields = (
         "repository", "before", "keep", "branch", "dry_run", "message", "metadata",
     )  # fmt: skip
-    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
     def __init__(
         self,
@@ -280,5 +271,4 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
             branch=self.branch,
             dry_run=dry_run,
         )
-        self.log.info("%s: %s", "Would drop" if dry_run else "Dropped", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would drop", "Dropped"))

@@ -54,8 +54,6 @@ class IcechunkRechunkOperator(SparkTransactionOperator):
     """
 
     template_fields = (*SparkTransactionOperator.template_fields, "array", "dry_run")
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,

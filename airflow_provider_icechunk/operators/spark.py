@@ -12,7 +12,6 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_provider_icechunk import exceptions
 from airflow_provider_icechunk.compat import AirflowNotFoundException, BaseHook
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import (
     IcechunkError,
     InvalidInputError,
@@ -84,24 +83,18 @@ class SparkTransactionOperator(CommittingOperator, RepositoryOperator, SparkSubm
         *,
         repository: str,
         branch: str = "main",
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
         rebase: bool = True,
         on_conflict: OnConflict = "merge",
         on_chunk_conflict: OnConflict | None = None,
-        on_rerun: OnRerun = "replace",
         application: str = APPLICATION,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("name", "{{ dag.dag_id }}.{{ task.task_id }}")
         super().__init__(application=application, repository=repository, **kwargs)
         self.branch = branch
-        self.message = message
-        self.metadata = metadata
         self.rebase = rebase
         self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
-        self.on_rerun = on_rerun
         self._submitted: dict[str, Any] | None = None
         self._knows_old_job = False
 
@@ -331,15 +324,8 @@ class IcechunkSparkSubmitOperator(SparkTransactionOperator):
         writes: Sequence[Mapping[str, Any]] = (),
         branch: str | None = None,
         arrays: Sequence[Mapping[str, Any]] = (),
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        rebase: bool = True,
-        on_conflict: OnConflict = "merge",
-        on_chunk_conflict: OnConflict | None = None,
         on_existing_label: OnExistingLabel = "fail",
-        on_rerun: OnRerun = "replace",
         partition_by: str | None = None,
-        application: str = APPLICATION,
         icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -347,13 +333,6 @@ class IcechunkSparkSubmitOperator(SparkTransactionOperator):
         super().__init__(
             repository=target.repository,
             branch=target.branch,
-            message=message,
-            metadata=metadata,
-            rebase=rebase,
-            on_conflict=on_conflict,
-            on_chunk_conflict=on_chunk_conflict,
-            on_rerun=on_rerun,
-            application=application,
             icechunk_conn_id=target.icechunk_conn_id,
             **kwargs,
         )
