@@ -104,9 +104,6 @@ class MergeSolver:
         return False
 
 
-ON_CONFLICT = ("merge", "fail", "ours", "theirs")
-
-
 def solver_for(on_conflict: str, on_existing_label: LabelRule = "fail") -> ConflictSolver:
     """The solver that decides so, and leaves every other conflict to people."""
     match on_conflict:

@@ -308,14 +308,13 @@ class SparkWriteJob:
             raise InvalidInputError("two tasks have the same name, so they write the same chunks")
         self._names.update(names)
 
-    def merged(self, writer: str, *, on_overlap: OnOverlap = "error") -> Fragment:
+    def merged(self, writer: str) -> Fragment:
         """One fragment of everything; refuses chunks that two tasks wrote."""
         staged = self.repository.fork(self.work).tree.base
         arrays = merge_fragments(
             self._fragments,
             staged=staged,
             job=self.work.job,
-            on_overlap=on_overlap,
             generation=self.repository.core.generation,
         )
         times = [one.since for one in self._fragments if one.has_files]
