@@ -642,7 +642,6 @@ _HOMES = {
 """Names by the module that has them."""
 _LATE = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-
 _ROOMS = frozenset(
     {
         "config",

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk.bases.decorator import DecoratedOperator
 
-from airflow_provider_icechunk.operators.base import MergingOperator, RepositoryOperator, target_of
+from airflow_provider_icechunk.operators.base import DatasetOperator, MergingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_icechunk.dataset import IcechunkDataset
 
 Given = Mapping[str, Callable[[], Any]]
 """What a task fills in, by parameter, made when the function has it."""
@@ -24,7 +22,7 @@ Given = Mapping[str, Callable[[], Any]]
 _given: ContextVar[Given] = ContextVar("icechunk_given")
 
 
-class FunctionOperator(MergingOperator, RepositoryOperator, DecoratedOperator, PythonOperator):
+class FunctionOperator(MergingOperator, DatasetOperator, DecoratedOperator, PythonOperator):
     """Call a function and commit what it wrote; the repository may be that of a dataset."""
 
     template_fields = (
@@ -47,31 +45,18 @@ class FunctionOperator(MergingOperator, RepositoryOperator, DecoratedOperator, P
         python_callable: Callable[..., Any],
         op_args: Any = None,
         op_kwargs: Any = None,
-        repository: str | None = None,
-        dataset: IcechunkDataset | None = None,
         at: Mapping[str, Any] | str | None = None,
-        branch: str | None = None,
         partition_by: str | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        self.dataset = dataset
         self.at = at
-        self.branch = target.branch
         self.partition_by = partition_by
         function = {
             "python_callable": python_callable,
             "op_args": op_args,
             "op_kwargs": op_kwargs,
         }
-        super().__init__(
-            kwargs_to_upstream=function,
-            repository=target.repository,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **function,
-            **kwargs,
-        )
+        super().__init__(kwargs_to_upstream=function, **function, **kwargs)
 
     def call(self, context: Context, given: Given) -> Any:
         """What the function returns, with the parameters that the task fills in."""

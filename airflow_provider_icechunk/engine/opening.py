@@ -124,8 +124,6 @@ def _early_places(storage: Storage) -> tuple[dict[str, list[str]], Fetched | Non
 
 
 _FIRST_FILE = "ZZZZZZZZ.json"
-
-
 _CONFIG_KEY = "config.yaml"
 _NO_CHOICES = Choices()
 _ABANDONED_AFTER = timedelta(seconds=60)

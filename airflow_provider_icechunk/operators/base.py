@@ -264,6 +264,26 @@ def target_of(
     )
 
 
+class DatasetOperator(RepositoryOperator):
+    """An operator whose repository, branch and connection are by default those of a dataset."""
+
+    def __init__(
+        self,
+        *,
+        dataset: IcechunkDataset | None = None,
+        repository: str | None = None,
+        branch: str | None = None,
+        icechunk_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        target = target_of(dataset, repository, branch, icechunk_conn_id)
+        super().__init__(
+            repository=target.repository, icechunk_conn_id=target.icechunk_conn_id, **kwargs
+        )
+        self.dataset = dataset
+        self.branch = target.branch
+
+
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value that is not one of the choices."""
     if value not in choices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .base import CommittingOperator, OnConflict, RepositoryOperator, target_of
+from .base import CommittingOperator, DatasetOperator, OnConflict, RepositoryOperator
 from .maintenance import read_count, read_flag
 
 if TYPE_CHECKING:
@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.pipelines.transaction import Outcome
 
 
-class _ChangingOperator(CommittingOperator, RepositoryOperator):
+class _ChangingOperator(CommittingOperator):
     """What operators of this file have in common."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
-    def __init__(
-        self, *, branch: str | None = None, dry_run: bool | str = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.branch = branch or "main"
         self.dry_run = dry_run
 
     def _reported(
@@ -35,7 +32,7 @@ class _ChangingOperator(CommittingOperator, RepositoryOperator):
         return {"dry_run": dry_run, **self.report(context, outcome)}
 
 
-class IcechunkDeclareOperator(_ChangingOperator):
+class IcechunkDeclareOperator(_ChangingOperator, DatasetOperator):
     """Make a repository hold at least what a dataset declares, before anything is written.
 
     .. code-block:: python
@@ -76,26 +73,17 @@ class IcechunkDeclareOperator(_ChangingOperator):
     """
 
     template_fields = ("repository", "branch", "dry_run", "message", "metadata")
+    dataset: IcechunkDataset
 
     def __init__(
         self,
         *,
         dataset: IcechunkDataset,
-        repository: str | None = None,
-        branch: str | None = None,
         rebase: bool = True,
         on_conflict: OnConflict = "merge",
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        super().__init__(
-            repository=target.repository,
-            branch=target.branch,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **kwargs,
-        )
-        self.dataset = dataset
+        super().__init__(dataset=dataset, **kwargs)
         self.rebase = rebase
         self.on_conflict = on_conflict
 
@@ -112,7 +100,7 @@ class IcechunkDeclareOperator(_ChangingOperator):
         return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
-class IcechunkAttributesOperator(_ChangingOperator):
+class IcechunkAttributesOperator(_ChangingOperator, RepositoryOperator):
     """Set attributes of groups and arrays, and remove some, as one commit.
 
     .. code-block:: python
@@ -161,6 +149,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         repository: str,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
         remove: Mapping[str, Sequence[str]] | None = None,
+        branch: str | None = None,
         rebase: bool = True,
         on_conflict: OnConflict = "merge",
         **kwargs: Any,
@@ -168,6 +157,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         super().__init__(repository=repository, **kwargs)
         self.attributes = attributes
         self.remove = remove
+        self.branch = branch or "main"
         self.rebase = rebase
         self.on_conflict = on_conflict
 
@@ -184,7 +174,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
-class IcechunkDropLabelsOperator(_ChangingOperator):
+class IcechunkDropLabelsOperator(_ChangingOperator, DatasetOperator):
     """Drop old labels from the front of a growing dimension: a rolling window.
 
     .. code-block:: python
@@ -230,6 +220,7 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
     template_fields = (
         "repository", "before", "keep", "branch", "dry_run", "message", "metadata",
     )  # fmt: skip
+    dataset: IcechunkDataset
 
     def __init__(
         self,
@@ -239,19 +230,9 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
         keep: int | str | None = None,
         dim: str | None = None,
         whole_chunks: bool = False,
-        repository: str | None = None,
-        branch: str | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        super().__init__(
-            repository=target.repository,
-            branch=target.branch,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **kwargs,
-        )
-        self.dataset = dataset
+        super().__init__(dataset=dataset, **kwargs)
         self.before = before
         self.keep = keep
         self.dim = dim

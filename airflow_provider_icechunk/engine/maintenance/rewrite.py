@@ -31,8 +31,6 @@ SPLITTING_KEY = "splitting_config"
 """Snapshot metadata with the rules the manifests were written by, as in the official library."""
 
 _SWAPS = at_once(10)
-
-
 CommitMethod = Literal["new_commit", "amend"]
 """Whether to add a commit or to replace the newest one."""
 

@@ -37,8 +37,6 @@ PUBLISHED_KEY = "published_from"
 """Snapshot metadata of a commit made by publishing: the snapshot whose changes it holds."""
 
 _MOVES = at_once(10)
-
-
 How = Literal["fast_forward", "commit", "rebase", "already_there"]
 
 

@@ -162,7 +162,6 @@ _READERS: dict[int, Callable[[Table], Event]] = {
     16: _status_changed,
 }
 
-
 IDENTIFIER = b"Ichk"
 
 _GENEROSITY = 16
