@@ -59,11 +59,7 @@ if TYPE_CHECKING:
         VersionSelection,
     )
     from airflow_provider_icechunk.engine.commit.merge import MergeSolver
-    from airflow_provider_icechunk.engine.datasets.coverage import (
-        ArrayCoverage,
-        Coverage,
-        coverage,
-    )
+    from airflow_provider_icechunk.engine.datasets.coverage import ArrayCoverage, Coverage, coverage
     from airflow_provider_icechunk.engine.datasets.dataset import (
         Coordinate,
         Growing,
@@ -645,7 +641,6 @@ _HOMES = {
 }
 """Names by the module that has them."""
 _LATE = {name: home for home, names in _HOMES.items() for name in names.split()}
-
 
 _ROOMS = frozenset(
     {

@@ -19,6 +19,7 @@ import numpy as np
 
 from airflow_provider_icechunk.engine.storage.base import Anything
 from airflow_provider_icechunk.engine.storage.s3.client import make_client
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 from benchmarks.model import ACCESS_KEY, BUCKET, SECRET_KEY
@@ -36,14 +37,16 @@ Client = tuple[Callable[[str, bytes], object], Callable[[str], object]]
 
 def contenders(endpoint: str) -> dict[str, Client]:
     """Every way there is on this machine."""
-    storage = S3Storage.at(
-        BUCKET,
-        "clients",
-        region="us-east-1",
-        endpoint_url=endpoint,
-        credentials=static_credentials(ACCESS_KEY, SECRET_KEY),
-        force_path_style=True,
-        allow_http=True,
+    storage = S3Storage(
+        S3Settings(
+            BUCKET,
+            "clients",
+            region="us-east-1",
+            endpoint_url=endpoint,
+            credentials=static_credentials(ACCESS_KEY, SECRET_KEY),
+            force_path_style=True,
+            allow_http=True,
+        )
     )
     client = make_client(storage.settings)
     found: dict[str, Client] = {

@@ -57,6 +57,25 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert set(listed[1].split()) == {page.stem for page in PAGES} - {"index"}
 
 
+def inner_imports(text: str) -> list[str]:
+    """What a text imports of this package that is neither public nor one of Airflow's folders."""
+    named = re.findall(r"^ *(?:from|import) airflow_provider_icechunk\.(\w+)", text, re.MULTILINE)
+    public = {"api", "dataset", "spark", "testing"}
+    airflow = {"hooks", "notifications", "operators", "policies", "sensors", "triggers"}
+    return sorted(set(named) - public - airflow)
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "README.md", *(ROOT / "dags").rglob("*.py")], ids=lambda page: page.stem
+)
+def test_pages_and_example_dags_import_what_is_public(page: Path) -> None:
+    assert inner_imports(page.read_text()) == []
+
+
+def test_an_import_of_an_inner_module_is_noticed() -> None:
+    assert inner_imports("    from airflow_provider_icechunk.engine.core import Core") == ["engine"]
+
+
 def test_every_class_of_the_provider_is_on_a_page() -> None:
     from support.provider_classes import listed
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import (
-    SplitResult,
-    parse_qsl,
-    quote,
-    unquote,
-    urlencode,
-    urlsplit,
-    uses_netloc,
-)
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, uses_netloc
 
 from airflow.sdk import Asset
 

@@ -27,8 +27,7 @@ from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind
 
 from .contents import VersionDifferences, data_type
-from .models import ArrayFacts, AxisFacts, Cell, ChunkKinds, ChunkMap
-from .texts import as_json, bounded, cut
+from .models import ArrayFacts, AxisFacts, Cell, ChunkKinds, ChunkMap, as_json, cut, cut_value
 
 _MOST_CELLS = 256
 """Cells along each side of a chunk map; more chunks share a cell."""
@@ -312,7 +311,7 @@ def cell_of(
 ) -> Cell:
     """One value with where it lies."""
     return Cell(
-        value=cut(str(bounded(value)), 1000),
+        value=cut(str(cut_value(value)), 1000),
         index=list(index),
         labels=labels,
         **chunk_place(session, node, index),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
@@ -19,14 +20,12 @@ from airflow_provider_icechunk.engine.history.ancestry import commits_between
 from airflow_provider_icechunk.engine.history.diff import Diff, combine, diff_between
 from airflow_provider_icechunk.engine.history.versions import listed
 from airflow_provider_icechunk.engine.objects.derived_logs import derive_log
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.pipelines.versions import find_version
 from airflow_provider_icechunk.exceptions import IcechunkError, Kind, NotFoundError
 
 from .history import PageOf, commit_facts
-from .models import Mark, NodeFacts, RefNames, SnapshotPage, TreePage
+from .models import Mark, NodeFacts, RefNames, SnapshotPage, TreePage, cut
 from .places import Memory
-from .texts import cut
 
 MOST_NODES = 500
 _MOST_ARRAYS = 50

@@ -13,9 +13,8 @@ from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.exceptions import IcechunkError
 
 from .arrays import find_array, find_coordinate, open_version
-from .models import CoverageFacts
+from .models import CoverageFacts, cut
 from .pictures import Canvas
-from .texts import cut
 
 _MOST_LABELS = 500
 _MOST_ARRAYS = 8

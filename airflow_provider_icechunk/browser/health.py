@@ -18,8 +18,7 @@ from airflow_provider_icechunk.exceptions import IcechunkError
 from .arrays import open_version
 from .bounds import RequestLimits, bounded
 from .coverage import missing_labels
-from .models import Health, MaintenanceRun, RefNames
-from .texts import cut
+from .models import Health, MaintenanceRun, RefNames, cut
 
 LATELY = timedelta(days=7)
 _MOST_COMMITS = 200

@@ -27,9 +27,17 @@ from airflow_provider_icechunk.engine.pipelines.reruns import METADATA_KEY
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 
-from .models import CommitFacts, HistoryPage, MakerFacts, RefNames, Touched, WrittenBytes
+from .models import (
+    CommitFacts,
+    HistoryPage,
+    MakerFacts,
+    RefNames,
+    Touched,
+    WrittenBytes,
+    as_json,
+    cut,
+)
 from .places import Maker, Memory
-from .texts import as_json, cut
 
 MOST_ROWS = 200
 _MOST_EXAMINED = 2_000

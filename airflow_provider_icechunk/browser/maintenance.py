@@ -7,18 +7,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from airflow_provider_icechunk.api import Repository
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.engine.format.node_table import count_arrays
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.history.versions import listed
 from airflow_provider_icechunk.engine.maintenance import measure as measuring
 from airflow_provider_icechunk.engine.maintenance.ages import SAFE_AGE, read_cutoff, safe_cutoff
 from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
 
 from .arrays import document_of, item_size
 from .history import PageOf, commit_facts
-from .models import DryRun, FileFacts, FindingFacts, RefNames, SizeFacts, Sizes, Summary, Verified
-from .texts import cut
+from .models import (
+    DryRun,
+    FileFacts,
+    FindingFacts,
+    RefNames,
+    SizeFacts,
+    Sizes,
+    Summary,
+    Verified,
+    cut,
+)
 
 _MOST_ROWS = 200
 _MOST_ARRAYS = 500

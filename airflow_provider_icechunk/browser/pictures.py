@@ -41,8 +41,7 @@ from .arrays import (
     text_of,
 )
 from .decoding import bytes_at_once, guarded
-from .models import Cell, Comparison, Picture, PictureAxis, ShownStatistics
-from .texts import cut
+from .models import Cell, Comparison, Picture, PictureAxis, ShownStatistics, cut
 
 MOST_SIDE = 1_024
 _MOST_DECODED = 64 << 20

@@ -137,7 +137,7 @@ def measure(task: Task) -> Report:
 
 
 def _measure_array(task: Task, repository: Repository) -> Report:
-    from airflow_provider_icechunk.engine.pipelines.inspecting import ArrayPart
+    from airflow_provider_icechunk.engine.checks.run import ArrayPart
     from airflow_provider_icechunk.engine.tree.entries import read_entry
 
     snapshot_id = find_version(repository, task.args.version)

@@ -353,7 +353,6 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
     ),
 )
 
-
 ALONE: tuple[Command, ...] = (
     Command(
         "ship",

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_icechunk.engine.pipelines.versions import (
-    describe,
-    find_version,
-    read_heads,
-)
+from airflow_provider_icechunk.engine.pipelines.versions import describe, find_version, read_heads
 
 from . import render
 from .render import first_line, plain, show_moment

@@ -62,9 +62,9 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def several(count: int, what: str, plural: str | None = None) -> str:
+def several(count: int, what: str) -> str:
     """`1 chunk`, `2 chunks`."""
-    return f"{number(count)} {what if count == 1 else plural or what + 's'}"
+    return f"{number(count)} {what if count == 1 else what + 's'}"
 
 
 def shape(lengths: Iterable[int]) -> str:

@@ -8,27 +8,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import TaskDecorator, task_decorator_factory
 
 from airflow_provider_icechunk.engine.pipelines.reading import (
     TriggeringEvent,
     parse_version,
     pinned,
 )
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import InvalidInputError
-from airflow_provider_icechunk.operators.base import (
-    CommittingOperator,
-    OnConflict,
-    OnExistingLabel,
-    RepositoryOperator,
-    check_place,
-    target_of,
-)
+from airflow_provider_icechunk.operators.base import OnConflict
+
+from .function import FunctionOperator, without
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,12 +38,8 @@ PLACE = ("place", "placement")
 """Function parameters that the task also fills in if `dataset` is set: the part of it that belongs
 to the run, as a `Dataset`, and where that is, as a `Placement`."""
 
-_given: ContextVar[Mapping[str, Callable[[], Any]]] = ContextVar("icechunk_given")
 
-
-class _IcechunkDecoratedOperator(
-    CommittingOperator, RepositoryOperator, DecoratedOperator, PythonOperator
-):
+class _IcechunkDecoratedOperator(FunctionOperator):
     """Run a function on a writable session and commit what it wrote exactly once.
 
     :param repository: path of the repository, relative to the connection's root; by default that
@@ -90,22 +78,9 @@ class _IcechunkDecoratedOperator(
     """
 
     custom_operator_name = "@task.icechunk"
-    template_fields = (
-        *DecoratedOperator.template_fields,
-        "repository",
-        "at",
-        "branch",
-        "message",
-        "metadata",
-        "read",
-        "group",
-        "region",
-        "append_dim",
-    )
+    template_fields = (*FunctionOperator.template_fields, "read", "group", "region", "append_dim")
     template_fields_renderers: ClassVar[dict[str, str]] = {
-        **DecoratedOperator.template_fields_renderers,
-        "at": "json",
-        "metadata": "json",
+        **FunctionOperator.template_fields_renderers,
         "read": "json",
         "region": "json",
     }
@@ -113,65 +88,28 @@ class _IcechunkDecoratedOperator(
     def __init__(
         self,
         *,
-        python_callable: Callable[..., Any],
-        op_args: Any = None,
-        op_kwargs: Any = None,
-        repository: str | None = None,
         dataset: IcechunkDataset | None = None,
-        at: Mapping[str, Any] | str | None = None,
-        branch: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        rebase: bool = True,
-        on_conflict: OnConflict = "merge",
         on_chunk_conflict: OnConflict | None = None,
-        on_existing_label: OnExistingLabel = "fail",
-        partition_by: str | None = None,
-        on_rerun: OnRerun = "replace",
         read: bool | str | Mapping[str, Any] | None = None,
         group: str | None = None,
         region: str | Mapping[str, Any] | None = None,
         append_dim: str | None = None,
         mode: ZarrWriteModes | None = None,
         encoding: Mapping[str, Any] | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        check_place(dataset, at)
         where = {"group": group, "region": region, "append_dim": append_dim, "mode": mode}
         for name, value in where.items():
             if dataset is not None and value is not None:
                 raise TypeError(f"`dataset` and `at` say where to write: leave out `{name}`")
-        self.dataset = dataset
-        self.at = at
-        self.branch = target.branch
-        self.message = message
-        self.metadata = metadata
-        self.rebase = rebase
-        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
-        self.on_existing_label = on_existing_label
-        self.partition_by = partition_by
-        self.on_rerun = on_rerun
         self.read = read
         self.group = group
         self.region = region
         self.append_dim = append_dim
         self.mode = mode
         self.encoding = encoding
-        function = {
-            "python_callable": python_callable,
-            "op_args": op_args,
-            "op_kwargs": op_kwargs,
-        }
-        super().__init__(
-            kwargs_to_upstream=function,
-            repository=target.repository,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **function,
-            **kwargs,
-        )
+        super().__init__(dataset=dataset, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Call the function and commit, unless an earlier attempt already did."""
@@ -191,20 +129,14 @@ class _IcechunkDecoratedOperator(
 
         def write(session: Session) -> Any:
             placement = place and self._ensure(session, place)
-            token = _given.set(
-                {
-                    "session": lambda: session,
-                    "store": lambda: session.store,
-                    READ: lambda: reading and self._dataset(reading),
-                    "place": lambda: placement and self._place(session, placement),
-                    "placement": lambda: placement,
-                }
-            )
-            try:
-                result = super(_IcechunkDecoratedOperator, self).execute(context)
-                return self._written(session, result, placement)
-            finally:
-                _given.reset(token)
+            given = {
+                "session": lambda: session,
+                "store": lambda: session.store,
+                READ: lambda: reading and self._dataset(reading),
+                "place": lambda: placement and self._place(session, placement),
+                "placement": lambda: placement,
+            }
+            return self._written(session, self.call(context, given), placement)
 
         return self.report(
             context,
@@ -348,17 +280,7 @@ def with_session(
             f"{called} has no parameter `session` or `store` to write to: add one or, to return a "
             "Dataset, annotate its return type or set region, append_dim or mode"
         )
-    kept = [one for name, one in signature.parameters.items() if name not in injected]
-    reduced = signature.replace(parameters=kept)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = _given.get()
-        bound = reduced.bind(*args, **kwargs)
-        return function(**{name: given[name]() for name in wanted}, **by_name(bound))
-
-    call.__signature__ = reduced  # type: ignore[attr-defined]
-    return call
+    return without(function, injected, wanted)
 
 
 def _returns_dataset(function: Callable[..., Any]) -> bool:
@@ -366,14 +288,3 @@ def _returns_dataset(function: Callable[..., Any]) -> bool:
     annotation = getattr(function, "__annotations__", {}).get("return")
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return name.rpartition(".")[2] in ("Dataset", "DataArray")
-
-
-def by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Arguments of a call by the names of their parameters."""
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            named |= value
-        else:
-            named[name] = value
-    return named

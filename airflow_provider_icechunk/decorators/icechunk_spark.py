@@ -5,40 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import TaskDecorator, task_decorator_factory
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
-from airflow_provider_icechunk.operators.base import (
-    CommittingOperator,
-    OnConflict,
-    OnExistingLabel,
-    RepositoryOperator,
-    check_place,
-    target_of,
-)
-
-from .icechunk import by_name
+from .function import FunctionOperator, without
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_icechunk.dataset import IcechunkDataset
     from airflow_provider_icechunk.engine.pipelines.transaction import Outcome
 
 INJECTED = ("spark", "job")
 """Parameters of a function that the task fills in: the Spark session, and the job to write with."""
 WRITER = "icechunk-spark"
 
-_given: ContextVar[dict[str, Any]] = ContextVar("icechunk_spark_job")
 
-
-class _IcechunkSparkDecoratedOperator(
-    CommittingOperator, RepositoryOperator, DecoratedOperator, PythonOperator
-):
+class _IcechunkSparkDecoratedOperator(FunctionOperator):
     """Run a function with Spark and commit what its job wrote, once.
 
     :param repository: path below the root of the connection; by default that of the dataset.
@@ -70,78 +53,27 @@ class _IcechunkSparkDecoratedOperator(
     """
 
     custom_operator_name = "@task.icechunk_spark"
-    template_fields = (
-        *DecoratedOperator.template_fields,
-        "repository",
-        "at",
-        "arrays",
-        "branch",
-        "master",
-        "remote",
-        "config",
-        "message",
-        "metadata",
-    )
+    template_fields = (*FunctionOperator.template_fields, "arrays", "master", "remote", "config")
     template_fields_renderers: ClassVar[dict[str, str]] = {
-        **DecoratedOperator.template_fields_renderers,
-        "at": "json",
+        **FunctionOperator.template_fields_renderers,
         "arrays": "json",
         "config": "json",
-        "metadata": "json",
     }
 
     def __init__(
         self,
         *,
-        python_callable: Callable[..., Any],
-        op_args: Any = None,
-        op_kwargs: Any = None,
-        repository: str | None = None,
-        dataset: IcechunkDataset | None = None,
-        at: Mapping[str, Any] | str | None = None,
         arrays: Sequence[Mapping[str, Any]] = (),
-        branch: str | None = None,
         master: str = "local[*]",
         remote: str | None = None,
         config: Mapping[str, str] | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        rebase: bool = True,
-        on_conflict: OnConflict = "merge",
-        on_existing_label: OnExistingLabel = "fail",
-        on_rerun: OnRerun = "replace",
-        partition_by: str | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        check_place(dataset, at)
-        self.dataset = dataset
-        self.at = at
         self.arrays = arrays
-        self.branch = target.branch
         self.master = master
         self.remote = remote
         self.config = config
-        self.message = message
-        self.metadata = metadata
-        self.rebase = rebase
-        self.on_conflict = on_conflict
-        self.on_existing_label = on_existing_label
-        self.on_rerun = on_rerun
-        self.partition_by = partition_by
-        function = {
-            "python_callable": python_callable,
-            "op_args": op_args,
-            "op_kwargs": op_kwargs,
-        }
-        super().__init__(
-            kwargs_to_upstream=function,
-            repository=target.repository,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **function,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Call the function and commit, unless an earlier attempt of this run did."""
@@ -176,11 +108,7 @@ class _IcechunkSparkDecoratedOperator(
             ) as spark,
             adopted_job(spark, parse_session(session), WRITER) as job,
         ):
-            given = _given.set({"spark": spark, "job": job})
-            try:
-                result = super().execute(context)
-            finally:
-                _given.reset(given)
+            result = self.call(context, {"spark": lambda: spark, "job": lambda: job})
         outcome = commit_transaction(repository, begun, options, returned=result)
         return self._returned(context, outcome)
 
@@ -224,14 +152,4 @@ def with_job(function: Callable[..., Any]) -> Callable[..., Any]:
             f"{getattr(function, '__name__', function)} has no parameter `job`, so it could write "
             "nothing"
         )
-    kept = [one for name, one in signature.parameters.items() if name not in INJECTED]
-    reduced = signature.replace(parameters=kept)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        given = _given.get()
-        bound = reduced.bind(*args, **kwargs)
-        return function(**{name: given[name] for name in wanted}, **by_name(bound))
-
-    call.__signature__ = reduced  # type: ignore[attr-defined]
-    return call
+    return without(function, INJECTED, wanted)

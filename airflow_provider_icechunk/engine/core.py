@@ -32,7 +32,7 @@ from airflow_provider_icechunk.exceptions import Kind, StorageError
 from .concurrency import Background, PerProcess
 from .leases import Leasehold, Tenancy
 from .logs import logger
-from .world import World
+from .world import REAL_WORLD, World
 
 _log = logger("config")
 _MILLI = 1000
@@ -394,22 +394,25 @@ class Core:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What whoever opens a repository chooses."""
+
+    config: RepositoryConfig | None = None
+    """Overrides the stored one."""
+    authorize: Authorization | None = None
+    packing: Packing | None = None
+    world: World = REAL_WORLD
+
+
 def build_core(
-    refs: Refs,
-    storage: Storage,
-    given: RepositoryConfig | None,
-    authorize: Authorization | None,
-    *,
-    packing: Packing | None,
-    world: World,
-    found: JustRead | None = None,
+    refs: Refs, storage: Storage, choices: Choices, found: JustRead | None = None
 ) -> Core:
     """Assemble the parts of an open repository.
 
-    Its configuration is the stored one, overridden by `given`.
-
     :param found: what was read to find out that it is there; not read again.
     """
+    given, world = choices.config, choices.world
     refs = refs.after(found)
     stored = refs.config()
     config = stored.config if stored else RepositoryConfig()
@@ -436,7 +439,7 @@ def build_core(
     objects = Objects(storage, refs, level=settings.compression_level, limits=limits, reads=reads)
     endpoint = storage.endpoint_url if isinstance(storage, HasEndpoint) else None
     virtual = VirtualReader.from_config(
-        config, authorize, given=given, trusted_endpoints=[endpoint] if endpoint else []
+        config, choices.authorize, given=given, trusted_endpoints=[endpoint] if endpoint else []
     )
     return Core(
         storage=storage,
@@ -446,13 +449,13 @@ def build_core(
         virtual=virtual,
         config=config,
         settings=settings,
-        packing=packing or Packing(),
+        packing=choices.packing or Packing(),
         clock=ClockGuard(objects, world),
         conditions=ConditionGuard(storage, trust),
         world=world,
         given=given,
         config_version=None if stored is None else stored.version,
-        authorize=dict(authorize or {}),
+        authorize=dict(choices.authorize or {}),
     )
 
 

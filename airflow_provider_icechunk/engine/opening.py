@@ -35,7 +35,6 @@ from airflow_provider_icechunk.engine.format.file_marks import file_content_type
 from airflow_provider_icechunk.engine.format.generation import DEFAULT_GENERATION, Generation
 from airflow_provider_icechunk.engine.format.ids import INITIAL_SNAPSHOT_ID, SnapshotId, new_id
 from airflow_provider_icechunk.engine.format.model import FIRST_MESSAGE, Snapshot, TransactionLog
-from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.refs import open_refs
 from airflow_provider_icechunk.engine.refs.base import JustRead, Known, Refs, Trust, read_openings
 from airflow_provider_icechunk.engine.storage.base import Bounded, Fetched, Storage, Version
@@ -51,8 +50,8 @@ from airflow_provider_icechunk.exceptions import (
 )
 
 from .concurrency import run_all, together
-from .core import Authorization, ConditionGuard, Core, build_core, follow, server_of
-from .world import REAL_WORLD, World, to_micros
+from .core import Authorization, Choices, ConditionGuard, Core, build_core, follow, server_of
+from .world import World, to_micros
 
 
 def detect_generation(storage: Storage) -> Generation | None:
@@ -125,9 +124,8 @@ def _early_places(storage: Storage) -> tuple[dict[str, list[str]], Fetched | Non
 
 
 _FIRST_FILE = "ZZZZZZZZ.json"
-
-
 _CONFIG_KEY = "config.yaml"
+_NO_CHOICES = Choices()
 _ABANDONED_AFTER = timedelta(seconds=60)
 _MAX_LEFTOVERS = 64
 
@@ -267,52 +265,36 @@ def _exists(storage: Storage, reason: str) -> AlreadyExistsError:
 
 def create_core(
     storage: Storage,
-    spec_version: int | str | None = None,
-    config: RepositoryConfig | None = None,
-    authorize: Authorization | None = None,
+    spec_version: int | str | None,
+    choices: Choices,
     *,
     check_clean_root: bool = True,
-    packing: Packing | None = None,
-    world: World = REAL_WORLD,
 ) -> Core:
     """Create a repository in an empty location and open it."""
     generation = generation_named(spec_version)
-    storage = follow(storage, config)
-    refs = create(storage, generation, config, world, check_clean_root=check_clean_root)
-    return build_core(refs, storage, config, authorize, packing=packing, world=world)
+    storage = follow(storage, choices.config)
+    refs = create(
+        storage, generation, choices.config, choices.world, check_clean_root=check_clean_root
+    )
+    return build_core(refs, storage, choices)
 
 
-def find_core(
-    storage: Storage,
-    config: RepositoryConfig | None = None,
-    authorize: Authorization | None = None,
-    *,
-    packing: Packing | None = None,
-    world: World = REAL_WORLD,
-) -> Core | None:
+def find_core(storage: Storage, choices: Choices = _NO_CHOICES) -> Core | None:
     """Open the repository; `None` if there is none."""
-    storage = follow(storage, config)
+    storage = follow(storage, choices.config)
     found = None
     if server_of(storage) is not None:
         # Elsewhere a read costs less than the doubt whether it is still new.
-        found = JustRead(storage, (*FIRST_KEYS, _CONFIG_KEY), world.monotonic)
+        found = JustRead(storage, (*FIRST_KEYS, _CONFIG_KEY), choices.world.monotonic)
     generation = decide(*_probes(storage, found), where=f"{storage.location}/")
     if generation is None:
         return None
-    refs = open_refs(generation, storage, world)
-    return build_core(refs, storage, config, authorize, packing=packing, world=world, found=found)
+    return build_core(open_refs(generation, storage, choices.world), storage, choices, found)
 
 
-def open_core(
-    storage: Storage,
-    config: RepositoryConfig | None = None,
-    authorize: Authorization | None = None,
-    *,
-    packing: Packing | None = None,
-    world: World = REAL_WORLD,
-) -> Core:
+def open_core(storage: Storage, choices: Choices = _NO_CHOICES) -> Core:
     """Open the repository; `NotFoundError` if there is none."""
-    found = find_core(storage, config, authorize, packing=packing, world=world)
+    found = find_core(storage, choices)
     if found is None:
         raise NotFoundError(
             f"the repository doesn't exist: nothing of one is in {storage.location}; check the "
@@ -323,44 +305,27 @@ def open_core(
 
 def open_or_create_core(
     storage: Storage,
-    spec_version: int | str | None = None,
-    config: RepositoryConfig | None = None,
-    authorize: Authorization | None = None,
+    spec_version: int | str | None,
+    choices: Choices,
     *,
     check_clean_root: bool = True,
-    packing: Packing | None = None,
-    world: World = REAL_WORLD,
 ) -> Core:
     """Open the repository, or create it if there is none."""
-    found = find_core(storage, config, authorize, packing=packing, world=world)
+    found = find_core(storage, choices)
     if found is not None:
         return found
     try:
-        return create_core(
-            storage,
-            spec_version,
-            config,
-            authorize,
-            check_clean_root=check_clean_root,
-            packing=packing,
-            world=world,
-        )
+        return create_core(storage, spec_version, choices, check_clean_root=check_clean_root)
     except AlreadyExistsError:
-        return open_core(storage, config, authorize, packing=packing, world=world)
+        return open_core(storage, choices)
 
 
 def reopen_core(
     core: Core, config: RepositoryConfig | None, authorize: Authorization | None
 ) -> Core:
     """Reopen the same repository with another configuration or other grants."""
-    return build_core(
-        core.refs,
-        core.storage,
-        config,
-        core.authorize if authorize is None else authorize,
-        packing=core.packing,
-        world=core.world,
-    )
+    grants = core.authorize if authorize is None else authorize
+    return build_core(core.refs, core.storage, Choices(config, grants, core.packing, core.world))
 
 
 def stored_config(storage: Storage) -> RepositoryConfig | None:

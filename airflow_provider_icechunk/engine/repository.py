@@ -32,7 +32,7 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 from . import opening
 from .concurrency import add_async_twins, in_thread
-from .core import Authorization, Core, follow
+from .core import Authorization, Choices, Core, follow
 from .logs import logger
 from .opening import detect_generation
 from .world import REAL_WORLD, World
@@ -117,11 +117,8 @@ class Repository(Shown, RepositoryTwins):
             opening.create_core(
                 _attributed(storage, attribution),
                 spec_version,
-                config,
-                authorize_virtual_chunk_access,
+                Choices(config, authorize_virtual_chunk_access, packing, world),
                 check_clean_root=check_clean_root,
-                packing=packing,
-                world=world,
             ),
             attribution,
         )
@@ -142,10 +139,7 @@ class Repository(Shown, RepositoryTwins):
         return cls(
             opening.open_core(
                 _attributed(storage, attribution),
-                config,
-                authorize_virtual_chunk_access,
-                packing=packing,
-                world=world,
+                Choices(config, authorize_virtual_chunk_access, packing, world),
             ),
             attribution,
         )
@@ -162,7 +156,7 @@ class Repository(Shown, RepositoryTwins):
     ) -> Self | None:
         """Open the repository if there is one: `exists` and `open` in one call."""
         found = opening.find_core(
-            storage, config, authorize_virtual_chunk_access, packing=packing, world=world
+            storage, Choices(config, authorize_virtual_chunk_access, packing, world)
         )
         return None if found is None else cls(found)
 
@@ -191,11 +185,8 @@ class Repository(Shown, RepositoryTwins):
             opening.open_or_create_core(
                 _attributed(storage, attribution),
                 spec_version if create_version is None else create_version,
-                config,
-                authorize_virtual_chunk_access,
+                Choices(config, authorize_virtual_chunk_access, packing, world),
                 check_clean_root=check_clean_root,
-                packing=packing,
-                world=world,
             ),
             attribution,
         )
@@ -377,10 +368,6 @@ class Repository(Shown, RepositoryTwins):
     def delete_tag(self, tag: str) -> None:
         """Delete a tag; its name is never free again."""
         versions.delete_tag(self._core, tag)
-
-    def check_snapshot_id(self, snapshot_id: str) -> None:
-        """Refuse a text that cannot be a snapshot's id; whether there is one is not asked."""
-        versions.parse_snapshot_id(self._core, snapshot_id)
 
     def read_snapshot_id(self, text: str) -> str:
         """The id that somebody typed, as this repository writes it; refuses what cannot be one.

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
+from pydantic import SecretStr, ValidationError, model_validator
 
+from airflow_provider_icechunk.engine.closed import ClosedModel
 from airflow_provider_icechunk.engine.storage.base import check_bucket_name
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
@@ -51,10 +52,8 @@ _SECRETS = ("password", "session_token", "sas_token")
 _EXTRAS = ("storage", "prefix", *(name for name in _ALL if name not in ("login", "password")))
 
 
-class IcechunkConnection(BaseModel):
+class IcechunkConnection(ClosedModel):
     """The settings of a connection, with defaults; hides secrets when printed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     storage: Literal["s3", "gcs", "azure", "file"] = "s3"
     host: str

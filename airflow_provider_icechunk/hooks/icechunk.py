@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
     from xarray import Dataset
 
-    from airflow_provider_icechunk.api import (
-        Repository,
-        RepositoryConfig,
-        Session,
-        WorkUnit,
-    )
+    from airflow_provider_icechunk.api import Repository, RepositoryConfig, Session, WorkUnit
     from airflow_provider_icechunk.dataset import IcechunkDataset, Placement
     from airflow_provider_icechunk.engine.storage.base import Storage
     from airflow_provider_icechunk.engine.storage.location import StorageLocation

@@ -76,6 +76,8 @@ class IcechunkOperator(BaseOperator):
     repository: str
     """Path of the repository, relative to the connection's root."""
     icechunk_conn_id: str
+    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
+    dry_run: bool | str  # type: ignore[assignment]
     _snapshot_id: str | None = None
     """The snapshot that the task made, once it has."""
 
@@ -178,8 +180,6 @@ class CommittingOperator(IcechunkOperator):
         IcechunkRepositoryLink(),
     )
     ui_color = "#b8dff0"
-    message: str | None
-    metadata: Mapping[str, Any] | None
     on_rerun = _Choice[OnRerun]("replace", get_args(OnRerun))
     rebase: bool = False
     on_conflict = _Choice[OnConflict]("merge", get_args(OnConflict))
@@ -188,6 +188,19 @@ class CommittingOperator(IcechunkOperator):
     on_existing_label = _Choice[OnExistingLabel]("fail", get_args(OnExistingLabel))
     partition_by: str | None = None
     """A growing dimension: its labels that were written become partition keys of events."""
+
+    def __init__(
+        self,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        on_rerun: OnRerun = "replace",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.message = message
+        self.metadata = metadata
+        self.on_rerun = on_rerun
 
     def commit_options(self, context: Context, message: str | None = None) -> CommitOptions:
         """How the current attempt commits; without a message it names the DAG, task and run."""
@@ -202,6 +215,28 @@ class CommittingOperator(IcechunkOperator):
             {**(self.metadata or {}), METADATA_KEY: task_metadata(context)},
             solver if self.rebase else None,
         )
+
+
+class MergingOperator(CommittingOperator):
+    """A committing operator that merges its changes with what others committed meanwhile.
+
+    :param rebase: whether to rebase onto commits that were made in the meantime.
+    :param on_conflict: with `rebase`, how to resolve conflicting changes.
+    :param on_existing_label: what to do about a label that another run appended meanwhile.
+    """
+
+    def __init__(
+        self,
+        *,
+        rebase: bool = True,
+        on_conflict: OnConflict = "merge",
+        on_existing_label: OnExistingLabel = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rebase = rebase
+        self.on_conflict = on_conflict
+        self.on_existing_label = on_existing_label
 
 
 class RepositoryOperator(IcechunkOperator):
@@ -247,6 +282,26 @@ def target_of(
         icechunk_conn_id
         or (IcechunkHook.default_conn_name if dataset is None else dataset.icechunk_conn_id),
     )
+
+
+class DatasetOperator(RepositoryOperator):
+    """An operator whose repository, branch and connection are by default those of a dataset."""
+
+    def __init__(
+        self,
+        *,
+        dataset: IcechunkDataset | None = None,
+        repository: str | None = None,
+        branch: str | None = None,
+        icechunk_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        target = target_of(dataset, repository, branch, icechunk_conn_id)
+        super().__init__(
+            repository=target.repository, icechunk_conn_id=target.icechunk_conn_id, **kwargs
+        )
+        self.dataset = dataset
+        self.branch = target.branch
 
 
 def check_place(dataset: IcechunkDataset | None, at: object) -> None:

@@ -5,42 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
-
-from .base import CommittingOperator, OnConflict, RepositoryOperator, target_of
+from .base import CommittingOperator, DatasetOperator, OnConflict, RepositoryOperator
 from .maintenance import read_count, read_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_icechunk.dataset import IcechunkDataset
+    from airflow_provider_icechunk.engine.pipelines.transaction import Outcome
 
 
-class _ChangingOperator(CommittingOperator, RepositoryOperator):
+class _ChangingOperator(CommittingOperator):
     """What operators of this file have in common."""
 
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
+    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
-    def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        dry_run: bool | str = False,
-        on_rerun: OnRerun = "replace",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.branch = branch or "main"
-        self.message = message
-        self.metadata = metadata
         self.dry_run = dry_run
-        self.on_rerun = on_rerun
+
+    def _reported(
+        self, context: Context, outcome: Outcome, *, dry_run: bool, done: tuple[str, str]
+    ) -> dict[str, Any]:
+        """The task's result, with what was done or would be."""
+        self.log.info("%s: %s", done[0] if dry_run else done[1], outcome.result["result"])
+        return {"dry_run": dry_run, **self.report(context, outcome)}
 
 
-class IcechunkDeclareOperator(_ChangingOperator):
+class IcechunkDeclareOperator(_ChangingOperator, DatasetOperator):
     """Make a repository hold at least what a dataset declares, before anything is written.
 
     .. code-block:: python
@@ -81,27 +73,17 @@ class IcechunkDeclareOperator(_ChangingOperator):
     """
 
     template_fields = ("repository", "branch", "dry_run", "message", "metadata")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
+    dataset: IcechunkDataset
 
     def __init__(
         self,
         *,
         dataset: IcechunkDataset,
-        repository: str | None = None,
-        branch: str | None = None,
         rebase: bool = True,
         on_conflict: OnConflict = "merge",
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        super().__init__(
-            repository=target.repository,
-            branch=target.branch,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **kwargs,
-        )
-        self.dataset = dataset
+        super().__init__(dataset=dataset, **kwargs)
         self.rebase = rebase
         self.on_conflict = on_conflict
 
@@ -115,11 +97,10 @@ class IcechunkDeclareOperator(_ChangingOperator):
         outcome = change_once(
             repository, declaring(self.dataset), options, branch=self.branch, dry_run=dry_run
         )
-        self.log.info("%s: %s", "Would change" if dry_run else "Changed", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
-class IcechunkAttributesOperator(_ChangingOperator):
+class IcechunkAttributesOperator(_ChangingOperator, RepositoryOperator):
     """Set attributes of groups and arrays, and remove some, as one commit.
 
     .. code-block:: python
@@ -168,6 +149,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         repository: str,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
         remove: Mapping[str, Sequence[str]] | None = None,
+        branch: str | None = None,
         rebase: bool = True,
         on_conflict: OnConflict = "merge",
         **kwargs: Any,
@@ -175,6 +157,7 @@ class IcechunkAttributesOperator(_ChangingOperator):
         super().__init__(repository=repository, **kwargs)
         self.attributes = attributes
         self.remove = remove
+        self.branch = branch or "main"
         self.rebase = rebase
         self.on_conflict = on_conflict
 
@@ -188,11 +171,10 @@ class IcechunkAttributesOperator(_ChangingOperator):
         outcome = change_once(
             self.open_repository(), change, options, branch=self.branch, dry_run=dry_run
         )
-        self.log.info("%s: %s", "Would change" if dry_run else "Changed", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would change", "Changed"))
 
 
-class IcechunkDropLabelsOperator(_ChangingOperator):
+class IcechunkDropLabelsOperator(_ChangingOperator, DatasetOperator):
     """Drop old labels from the front of a growing dimension: a rolling window.
 
     .. code-block:: python
@@ -238,7 +220,7 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
     template_fields = (
         "repository", "before", "keep", "branch", "dry_run", "message", "metadata",
     )  # fmt: skip
-    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
+    dataset: IcechunkDataset
 
     def __init__(
         self,
@@ -248,19 +230,9 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
         keep: int | str | None = None,
         dim: str | None = None,
         whole_chunks: bool = False,
-        repository: str | None = None,
-        branch: str | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        super().__init__(
-            repository=target.repository,
-            branch=target.branch,
-            icechunk_conn_id=target.icechunk_conn_id,
-            **kwargs,
-        )
-        self.dataset = dataset
+        super().__init__(dataset=dataset, **kwargs)
         self.before = before
         self.keep = keep
         self.dim = dim
@@ -280,5 +252,4 @@ class IcechunkDropLabelsOperator(_ChangingOperator):
             branch=self.branch,
             dry_run=dry_run,
         )
-        self.log.info("%s: %s", "Would drop" if dry_run else "Dropped", outcome.result["result"])
-        return {"dry_run": dry_run, **self.report(context, outcome)}
+        return self._reported(context, outcome, dry_run=dry_run, done=("Would drop", "Dropped"))

@@ -89,8 +89,8 @@ class IcechunkCheckOperator(RepositoryOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run all checks, even if one of them fails."""
-        from airflow_provider_icechunk.engine.pipelines.checks import parse_checks, refusal
-        from airflow_provider_icechunk.engine.pipelines.inspecting import run_checks
+        from airflow_provider_icechunk.engine.checks.checks import parse_checks, refusal
+        from airflow_provider_icechunk.engine.checks.run import run_checks
 
         wanted = parse_checks(self.checks)
         repository = self.open_repository()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
-
-from .base import CommittingOperator, OnConflict, OnExistingLabel
+from .base import MergingOperator, OnConflict
 from .session import SessionOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class IcechunkCommitOperator(CommittingOperator, SessionOperator):
+class IcechunkCommitOperator(MergingOperator, SessionOperator):
     """Merge the fragments of a session and commit them exactly once, even if the task is retried.
 
     .. code-block:: python
@@ -57,25 +55,14 @@ class IcechunkCommitOperator(CommittingOperator, SessionOperator):
         self,
         *,
         message: str,
-        metadata: Mapping[str, Any] | None = None,
-        rebase: bool = True,
-        on_conflict: OnConflict = "merge",
         on_chunk_conflict: OnConflict | None = None,
-        on_existing_label: OnExistingLabel = "fail",
         fragments: Sequence[str] | None = None,
-        on_rerun: OnRerun = "replace",
         partition_by: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.message = message
-        self.metadata = metadata
-        self.rebase = rebase
-        self.on_conflict = on_conflict
+        super().__init__(message=message, **kwargs)
         self.on_chunk_conflict = on_chunk_conflict
-        self.on_existing_label = on_existing_label
         self.fragments = fragments
-        self.on_rerun = on_rerun
         self.partition_by = partition_by
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from airflow_provider_icechunk.engine.maintenance.ages import (
     read_age,
     safe_cutoff,
 )
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import MaintenanceError
 from airflow_provider_icechunk.links.snapshot import IcechunkRepositoryLink
 
@@ -25,7 +24,14 @@ _SAMPLE = 20
 """How many entries of a long list a result contains."""
 
 
-class IcechunkExpireOperator(RepositoryOperator):
+class _MaintenanceOperator(RepositoryOperator):
+    """Maintenance that makes no snapshot; its link shows the page about maintenance."""
+
+    operator_extra_links = (IcechunkRepositoryLink(),)
+    icechunk_view = "maintenance"
+
+
+class IcechunkExpireOperator(_MaintenanceOperator):
     """Remove old snapshots from the history; garbage collection deletes their objects later.
 
     .. code-block:: python
@@ -53,11 +59,7 @@ class IcechunkExpireOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
-    operator_extra_links = (IcechunkRepositoryLink(),)
-    icechunk_view = "maintenance"
     template_fields = ("repository", "older_than", "keep_last", "minimum_age", "dry_run")
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ IcechunkExpireSnapshotsOperator = IcechunkExpireOperator
 """The official name."""
 
 
-class IcechunkCollectOperator(RepositoryOperator):
+class IcechunkCollectOperator(_MaintenanceOperator):
     """Delete objects that no branch or tag reaches and that are old enough.
 
     .. code-block:: python
@@ -140,11 +142,7 @@ class IcechunkCollectOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
-    operator_extra_links = (IcechunkRepositoryLink(),)
-    icechunk_view = "maintenance"
     template_fields = ("repository", "older_than", "minimum_age", "dry_run")
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -219,8 +217,6 @@ class IcechunkCompactOperator(CommittingOperator, RepositoryOperator):
 
     template_fields = ("repository", "branch", "rules", "message", "metadata", "dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"rules": "json", "metadata": "json"}
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -228,18 +224,13 @@ class IcechunkCompactOperator(CommittingOperator, RepositoryOperator):
         branch: str = "main",
         rules: Mapping[str, int | str] | None = None,
         message: str = "compact small chunks",
-        metadata: Mapping[str, Any] | None = None,
         dry_run: bool | str = False,
-        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(message=message, **kwargs)
         self.branch = branch
         self.rules = rules
-        self.message = message
-        self.metadata = metadata
         self.dry_run = dry_run
-        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Compact, unless an earlier attempt already did, or report what would move."""
@@ -292,15 +283,10 @@ class IcechunkRewriteManifestsOperator(CommittingOperator, RepositoryOperator):
         *,
         branch: str = "main",
         message: str = "rewrite manifests",
-        metadata: Mapping[str, Any] | None = None,
-        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(message=message, **kwargs)
         self.branch = branch
-        self.message = message
-        self.metadata = metadata
-        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewrite, unless an earlier attempt already did."""
@@ -311,7 +297,7 @@ class IcechunkRewriteManifestsOperator(CommittingOperator, RepositoryOperator):
         return self.report(context, outcome)
 
 
-class IcechunkVerifyOperator(RepositoryOperator):
+class IcechunkVerifyOperator(_MaintenanceOperator):
     """Check that all objects branches and tags need exist and are consistent.
 
     .. code-block:: python
@@ -330,8 +316,6 @@ class IcechunkVerifyOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
-    operator_extra_links = (IcechunkRepositoryLink(),)
-    icechunk_view = "maintenance"
     template_fields = ("repository",)
 
     def __init__(self, *, fail_on_errors: bool = True, **kwargs: Any) -> None:
@@ -360,7 +344,7 @@ class IcechunkVerifyOperator(RepositoryOperator):
         }
 
 
-class IcechunkMeasureOperator(RepositoryOperator):
+class IcechunkMeasureOperator(_MaintenanceOperator):
     """Measure a repository, and how much of it garbage collection could free.
 
     .. code-block:: python
@@ -378,8 +362,6 @@ class IcechunkMeasureOperator(RepositoryOperator):
     :param icechunk_conn_id: the Icechunk connection.
     """
 
-    operator_extra_links = (IcechunkRepositoryLink(),)
-    icechunk_view = "maintenance"
     template_fields = ("repository",)
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
-
-from .base import CommittingOperator, OnConflict, OnExistingLabel, RepositoryOperator
+from .base import MergingOperator, OnConflict, RepositoryOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class IcechunkPublishOperator(CommittingOperator, RepositoryOperator):
+class IcechunkPublishOperator(MergingOperator, RepositoryOperator):
     """Publish the changes of a staging branch to another branch in one step.
 
     .. code-block:: python
@@ -74,26 +72,15 @@ class IcechunkPublishOperator(CommittingOperator, RepositoryOperator):
         snapshot_id: str | None = None,
         checks: Mapping[str, Any] | str | None = None,
         rebase: bool = False,
-        on_conflict: OnConflict = "merge",
         on_chunk_conflict: OnConflict | None = None,
-        on_existing_label: OnExistingLabel = "fail",
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        on_rerun: OnRerun = "replace",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(rebase=rebase, **kwargs)
         self.source = source
         self.target = target
         self.snapshot_id = snapshot_id
         self.checks = checks
-        self.rebase = rebase
-        self.on_conflict = on_conflict
         self.on_chunk_conflict = on_chunk_conflict
-        self.on_existing_label = on_existing_label
-        self.message = message
-        self.metadata = metadata
-        self.on_rerun = on_rerun
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, unless it is already published."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .maintenance import read_flag
-from .spark_transaction import SparkTransactionOperator, SparkWork
+from .spark import SparkTransactionOperator, SparkWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,8 +54,6 @@ class IcechunkRechunkOperator(SparkTransactionOperator):
     """
 
     template_fields = (*SparkTransactionOperator.template_fields, "array", "dry_run")
-    # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
-    dry_run: bool | str  # type: ignore[assignment]
 
     def __init__(
         self,

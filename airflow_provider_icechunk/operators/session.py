@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .base import IcechunkOperator, RepositoryOperator, check_place, target_of, task_identity
+from .base import DatasetOperator, IcechunkOperator, check_place, task_identity
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_icechunk.api import Repository, WorkUnit
-    from airflow_provider_icechunk.dataset import IcechunkDataset
 
 
-class IcechunkOpenSessionOperator(RepositoryOperator):
+class IcechunkOpenSessionOperator(DatasetOperator):
     """Open a session on a branch and return a description for the tasks that write and commit.
 
     .. code-block:: python
@@ -55,23 +54,14 @@ class IcechunkOpenSessionOperator(RepositoryOperator):
     def __init__(
         self,
         *,
-        repository: str | None = None,
-        branch: str | None = None,
         arrays: Sequence[Mapping[str, Any]] = (),
-        dataset: IcechunkDataset | None = None,
         at: Mapping[str, Any] | str | None = None,
         job: str | None = None,
-        icechunk_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        target = target_of(dataset, repository, branch, icechunk_conn_id)
-        check_place(dataset, at)
-        super().__init__(
-            repository=target.repository, icechunk_conn_id=target.icechunk_conn_id, **kwargs
-        )
-        self.branch = target.branch
+        super().__init__(**kwargs)
+        check_place(self.dataset, at)
         self.arrays = arrays
-        self.dataset = dataset
         self.at = at
         self.job = job
 

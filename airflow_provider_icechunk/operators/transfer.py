@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_icechunk.engine.pipelines.reruns import OnRerun
 from airflow_provider_icechunk.exceptions import Kind, NotFoundError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.links.snapshot import IcechunkSnapshotLink
 
-from .base import CommittingOperator, OnConflict, OnExistingLabel, RepositoryOperator
+from .base import MergingOperator, RepositoryOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -127,31 +126,14 @@ class IcechunkRestoreOperator(IcechunkBackupOperator):
         return self._copy(there, self.icechunk_hook().storage(self.repository))
 
 
-class _Committing(CommittingOperator, RepositoryOperator):
+class _Committing(MergingOperator, RepositoryOperator):
     """What the committing operators of this file have in common."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
-    def __init__(
-        self,
-        *,
-        branch: str = "main",
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        rebase: bool = True,
-        on_conflict: OnConflict = "merge",
-        on_existing_label: OnExistingLabel = "fail",
-        on_rerun: OnRerun = "replace",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, branch: str = "main", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.branch = branch
-        self.message = message
-        self.metadata = metadata
-        self.rebase = rebase
-        self.on_conflict = on_conflict
-        self.on_existing_label = on_existing_label
-        self.on_rerun = on_rerun
 
 
 class IcechunkRevertOperator(_Committing):

@@ -49,6 +49,14 @@ class WaitingSensor(BaseSensorOperator):
     def poll(self, repository: Repository) -> dict[str, Any] | None:
         """The result, or `None` to keep waiting."""
 
+    def polling(self) -> dict[str, Any]:
+        """What the trigger of every sensor is told."""
+        return {
+            "repository": self.repository,
+            "icechunk_conn_id": self.icechunk_conn_id,
+            "poll_interval": float(self.poke_interval),
+        }
+
     @abstractmethod
     def make_trigger(self) -> BaseTrigger:
         """The trigger that waits for the same result."""

@@ -74,13 +74,11 @@ class IcechunkBranchSensor(WaitingSensor):
     def make_trigger(self) -> IcechunkBranchTrigger:
         """The trigger that waits for the same commit."""
         return IcechunkBranchTrigger(
-            repository=self.repository,
             branch=self.branch,
-            icechunk_conn_id=self.icechunk_conn_id,
             start_from=self.since_snapshot_id or "beginning",
             path=self.path,
             message_matches=self.message_matches,
             metadata_has=self.metadata_has,
-            poll_interval=float(self.poke_interval),
             once=True,
+            **self.polling(),
         )

@@ -77,11 +77,9 @@ class IcechunkCoverageSensor(PresenceSensor):
     def make_trigger(self) -> IcechunkCoverageTrigger:
         """The trigger that waits for the same labels."""
         return IcechunkCoverageTrigger(
-            repository=self.repository,
             dataset=self.dataset.on(coords={}).to_json(),
             at=self.at,
             variables=self.variables,
             branch=self.branch,
-            icechunk_conn_id=self.icechunk_conn_id,
-            poll_interval=float(self.poke_interval),
+            **self.polling(),
         )

@@ -44,12 +44,7 @@ class IcechunkTagSensor(PresenceSensor):
 
     def make_trigger(self) -> IcechunkTagTrigger:
         """The trigger that waits for the same tag."""
-        return IcechunkTagTrigger(
-            repository=self.repository,
-            tag=self.tag,
-            icechunk_conn_id=self.icechunk_conn_id,
-            poll_interval=float(self.poke_interval),
-        )
+        return IcechunkTagTrigger(tag=self.tag, **self.polling())
 
 
 class IcechunkNodeSensor(PresenceSensor):
@@ -90,12 +85,10 @@ class IcechunkNodeSensor(PresenceSensor):
     def make_trigger(self) -> IcechunkNodeTrigger:
         """The trigger that waits for the same node."""
         return IcechunkNodeTrigger(
-            repository=self.repository,
             path=self.path,
             branch=self.branch,
             kind=self.kind,
             attributes=self.attributes,
             minimum_shape=self.minimum_shape,
-            icechunk_conn_id=self.icechunk_conn_id,
-            poll_interval=float(self.poke_interval),
+            **self.polling(),
         )

@@ -17,9 +17,9 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.engine.arrays.regions import extent, plan_parts
-from airflow_provider_icechunk.engine.pipelines.checks import Check, Verdict
-from airflow_provider_icechunk.engine.pipelines.inspecting import ArrayPart
-from airflow_provider_icechunk.engine.pipelines.inspecting import run_checks as run_with
+from airflow_provider_icechunk.engine.checks.checks import Check, Verdict
+from airflow_provider_icechunk.engine.checks.run import ArrayPart
+from airflow_provider_icechunk.engine.checks.run import run_checks as run_with
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -92,8 +92,6 @@ def is_connect(spark: SparkSession) -> bool:
 
 Counts = tuple[int, int]
 """How many tasks have finished, and how many Spark has planned."""
-Counting = AbstractContextManager[Callable[[], Counts]]
-"""A block with a function that counts the tasks since it started."""
 
 
 @contextmanager

@@ -79,8 +79,6 @@ def arrive(root: str, options: Mapping[str, str]) -> Any:
 
 # Pickled as code, not by name: a name could only be resolved where the package is importable.
 arrive.__module__ = "__main__"
-
-
 _PR_SET_PDEATHSIG = 1
 _BORN = os.getpid(), os.getppid()
 _STARTED_BY = {

@@ -22,14 +22,10 @@ from pydantic import Field, JsonValue, ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_icechunk.engine.arrays.regions import DimensionKey, Parts
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.engine.datasets.declare import ensure
-from airflow_provider_icechunk.engine.pipelines.description import (
-    ClosedModel,
-    SessionDescription,
-    describe,
-    other_release,
-)
+from airflow_provider_icechunk.engine.pipelines.description import SessionDescription, other_release
 from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session

@@ -34,14 +34,10 @@ from pydantic import (
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.engine.arrays.rechunk import MEMORY
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.engine.datasets.dataset import Placement
 from airflow_provider_icechunk.engine.ingest.plan import choose
-from airflow_provider_icechunk.engine.pipelines.description import (
-    ClosedModel,
-    SessionDescription,
-    describe,
-    other_release,
-)
+from airflow_provider_icechunk.engine.pipelines.description import SessionDescription, other_release
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -16,7 +16,7 @@ from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.workers.releases import RELEASE, both_releases
 from airflow_provider_icechunk.engine.world import World
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError
-from airflow_provider_icechunk.hooks.icechunk import OpenRepository
+from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -35,6 +35,15 @@ def check_stamp(stamp: Mapping[str, Any]) -> None:
         raise InvalidInputError(
             f"this trigger has no argument {', '.join(unknown)}{both_releases(stamp.get(RELEASE))}"
         )
+
+
+def serialized(
+    trigger: BaseTrigger, names: Sequence[str], stamp: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The class of a trigger and some of its attributes, which are its arguments."""
+    made = type(trigger)
+    values = {name: getattr(trigger, name) for name in names}
+    return f"{made.__module__}.{made.__qualname__}", {**values, **stamp}
 
 
 class Pauses:
@@ -89,8 +98,16 @@ class PollingTrigger(BaseTrigger):
     "error", "kind": ..., "message": ...}`.
     """
 
+    arguments: ClassVar[tuple[str, ...]]
+    """The arguments of a subclass."""
+
     def __init__(
-        self, *, repository: str, icechunk_conn_id: str, poll_interval: float, **stamp: Any
+        self,
+        *,
+        repository: str,
+        icechunk_conn_id: str = IcechunkHook.default_conn_name,
+        poll_interval: float = 60.0,
+        **stamp: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         check_stamp(stamp)
@@ -98,6 +115,11 @@ class PollingTrigger(BaseTrigger):
         self.icechunk_conn_id = icechunk_conn_id
         self.poll_interval = poll_interval
         self._opened = OpenRepository()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and the arguments, for the triggerer."""
+        names = ("repository", *self.arguments, "icechunk_conn_id", "poll_interval")
+        return serialized(self, names, STAMP)
 
     @abstractmethod
     def poll(self, repository: Repository) -> dict[str, Any] | None:

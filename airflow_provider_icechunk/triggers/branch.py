@@ -20,7 +20,7 @@ from airflow_provider_icechunk.engine.pipelines.observe import (
 from airflow_provider_icechunk.exceptions import IcechunkError
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook, OpenRepository
 
-from .base import STAMP, Gap, Pauses, check_stamp, failure, make_event
+from .base import STAMP, Gap, Pauses, check_stamp, failure, make_event, serialized
 
 if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 WATERMARK = "last_snapshot_id"
 """Key of an asset watcher's position in the state store of its asset."""
+_ARGUMENTS = (
+    "repository", "branch", "icechunk_conn_id", "start_from", "path", "message_matches",
+    "metadata_has", "poll_interval", "event_gap", "once", "watcher_id",
+)  # fmt: skip
 
 
 class IcechunkBranchTrigger(BaseEventTrigger):
@@ -95,24 +99,8 @@ class IcechunkBranchTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and the arguments, for the triggerer."""
-        return (
-            "airflow_provider_icechunk.triggers.branch.IcechunkBranchTrigger",
-            {
-                "repository": self.repository,
-                "branch": self.branch,
-                "icechunk_conn_id": self.icechunk_conn_id,
-                "start_from": self.start_from,
-                "path": self.path,
-                "message_matches": self.message_matches,
-                "metadata_has": self.metadata_has,
-                "poll_interval": self.poll_interval,
-                "event_gap": self.event_gap,
-                "once": self.once,
-                "watcher_id": self.watcher_id,
-                # Not for a watcher: to Airflow, other arguments are another watcher.
-                **(STAMP if self.once else {}),
-            },
-        )
+        # The stamp is not for a watcher: to Airflow, other arguments are another watcher.
+        return serialized(self, _ARGUMENTS, STAMP if self.once else {})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield the events."""

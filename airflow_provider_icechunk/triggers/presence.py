@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_icechunk.engine.pipelines.observe import poll_node, poll_tag
-from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 
-from .base import STAMP, PollingTrigger
+from .base import PollingTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.api import Repository
@@ -23,35 +22,11 @@ class IcechunkTagTrigger(PollingTrigger):
     :param poll_interval: seconds between polls.
     """
 
-    def __init__(
-        self,
-        *,
-        repository: str,
-        tag: str,
-        icechunk_conn_id: str = IcechunkHook.default_conn_name,
-        poll_interval: float = 60.0,
-        **stamp: Any,
-    ) -> None:
-        super().__init__(
-            repository=repository,
-            icechunk_conn_id=icechunk_conn_id,
-            poll_interval=poll_interval,
-            **stamp,
-        )
-        self.tag = tag
+    arguments: ClassVar[tuple[str, ...]] = ("tag",)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class and the arguments, for the triggerer."""
-        return (
-            "airflow_provider_icechunk.triggers.presence.IcechunkTagTrigger",
-            {
-                "repository": self.repository,
-                "tag": self.tag,
-                "icechunk_conn_id": self.icechunk_conn_id,
-                "poll_interval": self.poll_interval,
-                **STAMP,
-            },
-        )
+    def __init__(self, *, tag: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
 
     def poll(self, repository: Repository) -> dict[str, Any] | None:
         """The tag and its snapshot."""
@@ -71,47 +46,24 @@ class IcechunkNodeTrigger(PollingTrigger):
     :param poll_interval: seconds between polls.
     """
 
+    arguments: ClassVar[tuple[str, ...]] = ("path", "branch", "kind", "attributes", "minimum_shape")
+
     def __init__(
         self,
         *,
-        repository: str,
         path: str,
         branch: str = "main",
         kind: str | None = None,
         attributes: Mapping[str, Any] | None = None,
         minimum_shape: Sequence[int] | None = None,
-        icechunk_conn_id: str = IcechunkHook.default_conn_name,
-        poll_interval: float = 60.0,
-        **stamp: Any,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            repository=repository,
-            icechunk_conn_id=icechunk_conn_id,
-            poll_interval=poll_interval,
-            **stamp,
-        )
+        super().__init__(**kwargs)
         self.path = path
         self.branch = branch
         self.kind = kind
         self.attributes = attributes
         self.minimum_shape = minimum_shape
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class and the arguments, for the triggerer."""
-        return (
-            "airflow_provider_icechunk.triggers.presence.IcechunkNodeTrigger",
-            {
-                "repository": self.repository,
-                "path": self.path,
-                "branch": self.branch,
-                "kind": self.kind,
-                "attributes": self.attributes,
-                "minimum_shape": self.minimum_shape,
-                "icechunk_conn_id": self.icechunk_conn_id,
-                "poll_interval": self.poll_interval,
-                **STAMP,
-            },
-        )
 
     def poll(self, repository: Repository) -> dict[str, Any] | None:
         """The node, if it matches."""

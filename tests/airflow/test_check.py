@@ -9,7 +9,7 @@ import zarr
 from support.airflow_contexts import make_context, retried
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.exceptions import CheckFailedError, InvalidInputError
 from airflow_provider_icechunk.operators.check import IcechunkCheckOperator
 from airflow_provider_icechunk.operators.publish import IcechunkPublishOperator

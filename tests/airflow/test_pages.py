@@ -18,7 +18,7 @@ from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser.app import readers
-from airflow_provider_icechunk.engine.pipelines.checks import CHECKS_KEY
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY
 from airflow_provider_icechunk.get_provider_info import get_provider_info
 from airflow_provider_icechunk.links.snapshot import (
     IcechunkRepositoryLink,

@@ -22,8 +22,7 @@ from airflow_provider_icechunk.exceptions import (
     TaskError,
 )
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
-from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.operators.spark_transaction import SESSION_KEY
+from airflow_provider_icechunk.operators.spark import SESSION_KEY, IcechunkSparkSubmitOperator
 from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
 from airflow_provider_icechunk.spark.write.functions import FunctionWork
 from airflow_provider_icechunk.spark.write.places import place_of_run

@@ -22,20 +22,23 @@ from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Absent, Exactly
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 
 
 def plain_s3(endpoint: str, prefix: str) -> S3Storage:
     keys = moto_server.KEYS
-    return S3Storage.at(
-        moto_server.BUCKET,
-        prefix,
-        region="us-east-1",
-        endpoint_url=endpoint,
-        allow_http=True,
-        force_path_style=True,
-        credentials=static_credentials(keys["access_key_id"], keys["secret_access_key"]),
+    return S3Storage(
+        S3Settings(
+            moto_server.BUCKET,
+            prefix,
+            region="us-east-1",
+            endpoint_url=endpoint,
+            allow_http=True,
+            force_path_style=True,
+            credentials=static_credentials(keys["access_key_id"], keys["secret_access_key"]),
+        )
     )
 
 

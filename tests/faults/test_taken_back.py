@@ -11,7 +11,7 @@ from support.arrays import put
 from support.long_work import begin, opened, sound
 from support.maintenance import GENERATIONS, Clock, chunk, everything, write
 
-from airflow_provider_icechunk.engine.commit.take_back import take_back
+from airflow_provider_icechunk.engine.commit.commit import take_back
 from airflow_provider_icechunk.engine.history.versions import parse_snapshot_id
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.storage.base import Storage

@@ -15,7 +15,7 @@ from airflow_provider_icechunk import __version__
 from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.dataset import Growing, IcechunkDataset, Variable
 from airflow_provider_icechunk.engine.commit.records import read_record
-from airflow_provider_icechunk.engine.pipelines.transaction import OpenedSession, open_for
+from airflow_provider_icechunk.engine.pipelines.transaction import OpenTransaction, open_for
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.spark.script import pipeline_job
 
@@ -38,11 +38,11 @@ with warnings.catch_warnings():
 
 
 @pytest.fixture
-def opened(repository: Repository) -> OpenedSession:
+def opened(repository: Repository) -> OpenTransaction:
     return open_for(repository, branch="main", job="task", dataset=DATA, at={"time": "2026-02-06"})
 
 
-def argument(repository: Repository, path: Path, opened: OpenedSession) -> str:
+def argument(repository: Repository, path: Path, opened: OpenTransaction) -> str:
     assert opened.placement is not None
     return json.dumps(
         {
@@ -70,7 +70,7 @@ def commits(repository: Repository) -> int:
 
 
 def test_under_a_task_several_writes_leave_one_fragment_for_its_commit(
-    spark: SparkSession, repository: Repository, tmp_path: Path, opened: OpenedSession
+    spark: SparkSession, repository: Repository, tmp_path: Path, opened: OpenTransaction
 ) -> None:
     given = ["--mine", argument(repository, tmp_path, opened)]
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_under_a_task_several_writes_leave_one_fragment_for_its_commit(
 
 
 def test_an_exception_leaves_nothing_but_its_report(
-    spark: SparkSession, repository: Repository, tmp_path: Path, opened: OpenedSession
+    spark: SparkSession, repository: Repository, tmp_path: Path, opened: OpenTransaction
 ) -> None:
     def stop() -> None:
         with pipeline_job([argument(repository, tmp_path, opened)], spark=spark) as job:

@@ -8,8 +8,8 @@ import zarr
 from pyspark.sql import SparkSession
 
 from airflow_provider_icechunk.api import Repository
-from airflow_provider_icechunk.engine.pipelines.checks import parse_checks
-from airflow_provider_icechunk.engine.pipelines.inspecting import run_checks
+from airflow_provider_icechunk.engine.checks.checks import parse_checks
+from airflow_provider_icechunk.engine.checks.run import run_checks
 from airflow_provider_icechunk.exceptions import TaskError
 from airflow_provider_icechunk.spark.checks import run_checks as run_checks_on_spark
 

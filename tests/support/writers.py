@@ -59,17 +59,20 @@ class Prefix:
     secret: str
 
     def storage(self) -> Storage:
+        from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
         from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
         from airflow_provider_icechunk.engine.storage.secrets import static_credentials
 
-        return S3Storage.at(
-            self.bucket,
-            self.prefix,
-            region="us-east-1",
-            endpoint_url=self.endpoint_url,
-            credentials=static_credentials(self.key, self.secret),
-            force_path_style=True,
-            allow_http=True,
+        return S3Storage(
+            S3Settings(
+                self.bucket,
+                self.prefix,
+                region="us-east-1",
+                endpoint_url=self.endpoint_url,
+                credentials=static_credentials(self.key, self.secret),
+                force_path_style=True,
+                allow_http=True,
+            )
         )
 
 

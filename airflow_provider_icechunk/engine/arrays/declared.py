@@ -12,9 +12,10 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import zarr
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 from zarr.core.dtype import parse_data_type
 
+from airflow_provider_icechunk.engine.closed import ClosedModel
 from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 
@@ -24,19 +25,15 @@ ChunkLength = Annotated[int, Field(ge=1)]
 Number = int | float
 
 
-class Steps(BaseModel):
+class Steps(ClosedModel):
     """Evenly spaced values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     start: Number
     step: Number
 
 
-class DeclaredArray(BaseModel):
+class DeclaredArray(ClosedModel):
     """One array: where it is, its shape, and perhaps its values (for small arrays, coordinates)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field(min_length=1)
     shape: tuple[Length, ...]
@@ -46,7 +43,7 @@ class DeclaredArray(BaseModel):
     dtype: str
     dimension_names: tuple[str | None, ...] | None = None
     fill_value: bool | Number | str | None = None
-    attributes: dict[str, JsonValue] = {}
+    attributes: dict[str, JsonValue] = Field(default={})
     values: tuple[Number, ...] | Steps | None = None
     """Written when the session is opened, so that the first commit has them."""
 

@@ -19,6 +19,8 @@ Span = tuple[int, int]
 """From the first index up to, not including, the second."""
 Region = tuple[Span, ...]
 """One span for each dimension."""
+_TASK_BYTES = 128 << 20
+_MOST_TASKS = 100_000
 
 
 def plan_regions(shape: Sequence[int], chunks: Sequence[int], parts: int) -> list[Region]:
@@ -41,9 +43,9 @@ def plan_regions(shape: Sequence[int], chunks: Sequence[int], parts: int) -> lis
     return [region for region, _ in regions]
 
 
-def plan_parts(size: int, cores: int, *, target: int = 128 << 20, most: int = 100_000) -> int:
-    """How many tasks `size` bytes of values are worth: of `target` bytes, two for each core."""
-    return max(1, min(most, max(-(-size // target), 2 * cores)))
+def plan_parts(size: int, cores: int) -> int:
+    """How many tasks `size` bytes of values are worth: of 128 MiB each, two for each core."""
+    return max(1, min(_MOST_TASKS, max(-(-size // _TASK_BYTES), 2 * cores)))
 
 
 def plan_box(box: Region, chunks: Sequence[int], parts: int) -> list[Region]:

@@ -31,10 +31,7 @@ from airflow_provider_icechunk.engine.format.chunk_refs import (
 )
 from airflow_provider_icechunk.engine.format.model import Node
 from airflow_provider_icechunk.engine.format.names import base_name, parent_path
-from airflow_provider_icechunk.engine.format.zarr_metadata import (
-    array_document,
-    node_from_document,
-)
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document, node_from_document
 from airflow_provider_icechunk.engine.tree.boxes import (
     MOST_BOXES,
     Box,

@@ -30,10 +30,11 @@ from airflow_provider_icechunk.engine.history.ancestry import (
     find_token,
 )
 from airflow_provider_icechunk.engine.objects.line import LONGEST_LINE, with_line
-from airflow_provider_icechunk.engine.refs.base import Behind, Moved
+from airflow_provider_icechunk.engine.refs.base import Behind, Moved, Register
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.exceptions import (
     ConflictError,
+    IcechunkError,
     Kind,
     NotFoundError,
     OutcomeUnknownError,
@@ -45,7 +46,6 @@ from .conflicts import ConflictSolver
 from .merge import MergeSolver
 from .rebase import Draft, Replaces, rebase_onto
 from .records import record_of, with_record
-from .take_back import take_back, unlist
 from .writer import CommitWriter
 
 _LOOKS = 4
@@ -397,3 +397,32 @@ class Committer:
     def _new_writer(self) -> CommitWriter:
         core, held = self._core, self.draft.tree.held
         return CommitWriter(core.objects, core.settings.splitting, core.world, held)
+
+
+def take_back(core: Core, branch: str, base: SnapshotId, snapshot: SnapshotId) -> bool:
+    """Move a branch from `snapshot`, which may be incomplete, back to `base`; whether it did.
+
+    A process that stalls between its last look at the collections and the write that moves its
+    branch may move it to a snapshot that was collected meanwhile, and notices afterwards. The
+    branch stays where it is if others have committed on top, or if `base` was collected by now.
+    """
+    refs = core.refs
+    try:
+        if isinstance(refs.reset_branch(branch, base, snapshot), Behind):
+            return False
+        try:
+            core.objects.stored_now(base)
+        except NotFoundError:
+            refs.reset_branch(branch, snapshot, base)
+            return False
+        unlist(core, snapshot)
+    except IcechunkError:
+        return False
+    return True
+
+
+def unlist(core: Core, snapshot: SnapshotId) -> None:
+    """Unlist a snapshot whose files may be gone: listed, it would stop every collection."""
+    refs = core.refs
+    if isinstance(refs, Register) and snapshot in refs.register().snapshots:
+        refs.unlist(frozenset({snapshot}))

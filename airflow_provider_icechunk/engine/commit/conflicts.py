@@ -70,7 +70,6 @@ _TEXTS = {
     ConflictType.MoveOperationCannotBeRebased: "Move operation cannot be rebased",
 }
 
-
 _SHOWN = 10
 _NO_NODE = NodeId(bytes(8))
 _BESIDE_CHUNKS = {"shape", "attributes", "dimension_names"}

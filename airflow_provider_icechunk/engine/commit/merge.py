@@ -29,10 +29,7 @@ from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.format.chunk_refs import Index, Payload, common_rows
 from airflow_provider_icechunk.engine.format.ids import NodeId
 from airflow_provider_icechunk.engine.format.model import Node, Snapshot
-from airflow_provider_icechunk.engine.format.zarr_metadata import (
-    array_document,
-    node_from_document,
-)
+from airflow_provider_icechunk.engine.format.zarr_metadata import array_document, node_from_document
 from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
 from airflow_provider_icechunk.engine.tree.boxes import (
     Box,
@@ -105,9 +102,6 @@ class MergeSolver:
         """Never: a conflict alone does not say enough, `merge_step` looks at both trees."""
         del conflict, ours
         return False
-
-
-ON_CONFLICT = ("merge", "fail", "ours", "theirs")
 
 
 def solver_for(on_conflict: str, on_existing_label: LabelRule = "fail") -> ConflictSolver:

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_icechunk.engine.format.ids import NodeId
-from airflow_provider_icechunk.engine.format.model import (
-    Move,
-    Node,
-    in_order,
-)
+from airflow_provider_icechunk.engine.format.model import Move, Node, in_order
 from airflow_provider_icechunk.engine.format.names import parent_path
 from airflow_provider_icechunk.engine.tree.moves import Tree, net_moves
 

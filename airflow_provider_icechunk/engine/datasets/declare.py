@@ -14,11 +14,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.arrays.declared import (
-    DeclaredArray,
-    apply_array,
-    put_values,
-)
+from airflow_provider_icechunk.engine.arrays.declared import DeclaredArray, apply_array, put_values
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 
 from .dataset import Coordinate, IcechunkDataset, Placement

@@ -84,7 +84,6 @@ class Virtual:
 
 Payload = Inline | Native | Virtual
 
-
 __all__ = [
     "Checksum",
     "ChunkRefs",

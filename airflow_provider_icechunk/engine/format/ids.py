@@ -43,7 +43,6 @@ _VALUES = np.full(256, 255, np.uint8)
 _VALUES[_LETTERS] = np.arange(32, dtype=np.uint8)
 _UUID_VERSION = 4
 _UUID_TEXT = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_BASE32_LETTER = "[0-9A-HJKMNP-TV-Z]"
 
 
 def text_length(size: int) -> int:
@@ -153,10 +152,3 @@ def parse_id(generation: Generation, text: str) -> bytes:
             f"{text[:64]!r} is not an id: expected a UUID like b7a40d8e-0c44-4a4a-a6a9-0d9c8e2d6a1f"
         )
     return UUID(typed).bytes
-
-
-def id_pattern(generation: Generation) -> re.Pattern[str]:
-    """Pattern of ids within other text, as `format_id` writes them."""
-    if generation.uses_uuids:
-        return re.compile(rf"\b{_UUID_TEXT}\b")
-    return re.compile(rf"\b{_BASE32_LETTER}{{{text_length(generation.id_size)}}}\b")

@@ -13,10 +13,7 @@ from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.coordinates import common_rows
 from airflow_provider_icechunk.engine.format.generation import Generation, History
 from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id
-from airflow_provider_icechunk.engine.format.model import (
-    Snapshot,
-    TransactionLog,
-)
+from airflow_provider_icechunk.engine.format.model import Snapshot, TransactionLog
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import (

@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.engine.virtual.sources import ForeignFile, SourceFile
-from airflow_provider_icechunk.exceptions import (
-    IcechunkError,
-    InvalidInputError,
-    UnsupportedError,
-)
+from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, UnsupportedError
 
 Json = Any
 """A value of JSON."""

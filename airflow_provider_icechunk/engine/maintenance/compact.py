@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.commit.take_back import take_back
+from airflow_provider_icechunk.engine.commit.commit import take_back
 from airflow_provider_icechunk.engine.commit.writer import CommitWriter
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.chunk_refs import (

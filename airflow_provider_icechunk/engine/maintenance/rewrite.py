@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from airflow_provider_icechunk.engine.commit.amend import amend
-from airflow_provider_icechunk.engine.commit.take_back import take_back
+from airflow_provider_icechunk.engine.commit.commit import take_back
 from airflow_provider_icechunk.engine.commit.writer import CommitWriter
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.config.codec import config_to_tree
@@ -31,8 +31,6 @@ SPLITTING_KEY = "splitting_config"
 """Snapshot metadata with the rules the manifests were written by, as in the official library."""
 
 _SWAPS = at_once(10)
-
-
 CommitMethod = Literal["new_commit", "amend"]
 """Whether to add a commit or to replace the newest one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from airflow_provider_icechunk.engine.core import ConditionGuard, Core
+from airflow_provider_icechunk.engine.core import Choices, ConditionGuard, Core
 from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.format.ids import SnapshotId
 from airflow_provider_icechunk.engine.opening import detect_all, detect_generation, open_core
@@ -311,6 +311,5 @@ def _counted(result: MigrationResult, files: Files) -> MigrationResult:
 def upgrade(core: Core, *, dry_run: bool, delete_unused_v1_files: bool) -> Core:
     """Migrate a repository to generation `2` and reopen it."""
     migrate(core, Generation.V2, dry_run=dry_run, remove_old=delete_unused_v1_files)
-    return open_core(
-        core.storage, core.given, core.authorize, packing=core.packing, world=core.world
-    )
+    choices = Choices(core.given, core.authorize, core.packing, core.world)
+    return open_core(core.storage, choices)

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.engine.concurrency import run_all
+from airflow_provider_icechunk.engine.maintenance.verify import verify
 from airflow_provider_icechunk.engine.opening import find_core, open_core
 from airflow_provider_icechunk.engine.storage.base import (
     Absent,
@@ -225,8 +226,6 @@ def _only_there(target: Storage, mutable: dict[str, Fetched]) -> tuple[str, ...]
 
 
 def _verify(copy: Core) -> None:
-    from airflow_provider_icechunk.engine.maintenance.verify import verify
-
     report = verify(copy)
     if not report.ok:
         first = "; ".join(str(one) for one in report.errors[:5])

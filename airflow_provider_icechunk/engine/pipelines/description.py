@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ValidationError
 
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.engine.datasets.dataset import IcechunkDataset, Placement
 from airflow_provider_icechunk.engine.storage.location import StorageLocation
 from airflow_provider_icechunk.engine.workers.releases import RELEASE, both_releases
 from airflow_provider_icechunk.exceptions import InvalidInputError
-
-
-class ClosedModel(BaseModel):
-    """A frozen value that refuses unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _as_location(value: Any) -> Any:
@@ -85,12 +80,3 @@ def other_release(value: dict[str, Any] | str) -> str:
     if isinstance(found, dict) and isinstance(found.get("session"), dict):
         found = found["session"]
     return both_releases(found.get(RELEASE) if isinstance(found, dict) else None)
-
-
-def describe(error: ValidationError) -> str:
-    """The problems by place and reason, without the values, which may be secrets."""
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}"
-        for problem in problems[:10]
-    )

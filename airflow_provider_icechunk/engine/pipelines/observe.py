@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 _SHOWN_LABELS = 10
 _REPORTED = ("snapshot_id", "dim", "wanted", "present")
 _LONGEST_WALK = 10_000
+_MOST_COMMITS = 100
+"""As many are reported at a time."""
 _LONGEST_TEXT = 2_000
 _LARGEST_METADATA = 16_384
 _LARGEST_DOCUMENT = 1 << 24
@@ -106,9 +108,8 @@ def poll_branch(
     *,
     since: str | None,
     conditions: CommitFilter,
-    most: int = 100,
 ) -> NewCommits:
-    """New commits on a branch after `since`, oldest first and at most `most` of them.
+    """New commits on a branch after `since`, oldest first and at most 100 of them.
 
     Without `since` the whole history is new, but for its first, empty snapshot. If `since` is no
     longer in the history, only the newest commit is reported, as a reset.
@@ -133,7 +134,7 @@ def poll_branch(
         return NewCommits(head, _events(repository, name, branch, new[:1], conditions, reset=True))
     if since is None:
         new = [info for info in new if info.parent_id is not None]
-    chosen = new[::-1][:most]
+    chosen = new[::-1][:_MOST_COMMITS]
     events = _events(repository, name, branch, chosen, conditions, reset=False)
     return NewCommits(chosen[-1].id if chosen else head, events)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_icechunk.engine.checks.checks import CHECKS_KEY, check_report
 from airflow_provider_icechunk.engine.datasets.stored import (
     DROPPED_KEY,
     drops_to_json,
@@ -24,7 +25,6 @@ from airflow_provider_icechunk.exceptions import (
     SessionError,
 )
 
-from .checks import CHECKS_KEY, check_report
 from .reruns import Attempt, EarlierCommit, among
 from .transaction import CommitOptions, Outcome, outcome, superseding
 
@@ -37,8 +37,6 @@ PUBLISHED_KEY = "published_from"
 """Snapshot metadata of a commit made by publishing: the snapshot whose changes it holds."""
 
 _MOVES = at_once(10)
-
-
 How = Literal["fast_forward", "commit", "rebase", "already_there"]
 
 

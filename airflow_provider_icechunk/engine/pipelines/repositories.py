@@ -9,11 +9,7 @@ from airflow_provider_icechunk.engine.format.config.codec import config_from_tre
 from airflow_provider_icechunk.engine.opening import detect_generation, generation_named
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.storage.base import Storage
-from airflow_provider_icechunk.exceptions import (
-    AlreadyExistsError,
-    FormatError,
-    InvalidInputError,
-)
+from airflow_provider_icechunk.exceptions import AlreadyExistsError, FormatError, InvalidInputError
 
 _DEEPEST = 4
 _MOST_FOLDERS = 1_000

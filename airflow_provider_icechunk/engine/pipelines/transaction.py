@@ -66,18 +66,10 @@ class OpenTransaction:
     """A session that was opened for others to write into."""
 
     work: WorkUnit
-    earlier: EarlierCommit | None
-    """The commit of an earlier run of the task, whose place the one of this run takes."""
     placement: Placement | None = None
     """Where in the dataset the run belongs, if it was opened for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSession:
-    """A session that was opened for others to write into, and where they belong."""
-
-    work: WorkUnit
-    placement: Placement | None
+    earlier: EarlierCommit | None = None
+    """The commit of an earlier run of the task, whose place the one of this run takes."""
 
 
 def open_for(
@@ -88,7 +80,7 @@ def open_for(
     arrays: Sequence[Mapping[str, Any]] = (),
     dataset: IcechunkDataset | None = None,
     at: Mapping[str, Any] | str | None = None,
-) -> OpenedSession:
+) -> OpenTransaction:
     """Open a session on a branch, make it hold at least what is declared, and hand it out.
 
     What was made is stored but belongs to no branch until the session is committed. Every session
@@ -110,7 +102,7 @@ def open_for(
         from airflow_provider_icechunk.engine.datasets.declare import ensure
 
         placement = ensure(session, dataset, placement)
-    return OpenedSession(session.work_unit(f"{job}/{uuid4().hex[:12]}"), placement)
+    return OpenTransaction(session.work_unit(f"{job}/{uuid4().hex[:12]}"), placement)
 
 
 def begin(
@@ -134,7 +126,7 @@ def begin(
         raise append_refusal(earlier)
     job = f"{attempt.identity}/{attempt.number}"
     opened = open_for(repository, branch=branch, job=job, arrays=arrays, dataset=dataset, at=at)
-    return OpenTransaction(opened.work, earlier, opened.placement)
+    return replace(opened, earlier=earlier)
 
 
 def commit_session(
@@ -148,7 +140,9 @@ def commit_session(
     earlier = find_earlier(repository, work.branch, options.attempt, base=_base_of(work))
     if earlier is not None and earlier.answers:
         return _replayed(repository, earlier, work.branch)
-    return commit_transaction(repository, OpenTransaction(work, earlier), options, writers=writers)
+    return commit_transaction(
+        repository, OpenTransaction(work, earlier=earlier), options, writers=writers
+    )
 
 
 def commit_transaction(

@@ -19,7 +19,7 @@ from airflow_provider_icechunk.engine.commit.merge import ChunkCells
 from airflow_provider_icechunk.engine.commit.rebase import Draft, Replaces
 from airflow_provider_icechunk.engine.commit.records import as_box
 from airflow_provider_icechunk.engine.concurrency import add_async_twins
-from airflow_provider_icechunk.engine.core import Authorization, Core
+from airflow_provider_icechunk.engine.core import Authorization, Choices, Core
 from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig
 from airflow_provider_icechunk.engine.format.ids import format_node_id
@@ -449,7 +449,8 @@ class Origin:
 
     def open(self) -> Core:
         """The repository in this process."""
-        return open_core(self.storage, self.config, self.authorize or None, packing=self.packing)
+        choices = Choices(self.config, self.authorize or None, self.packing)
+        return open_core(self.storage, choices)
 
 
 def _reader(origin: Origin, snapshot_id: str) -> Session:

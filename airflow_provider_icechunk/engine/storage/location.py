@@ -8,6 +8,7 @@ environment.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -217,8 +218,6 @@ def _open_gcs(url: SplitResult, access: AccessOptions) -> Storage | None:
 
 
 def _open_azure(url: SplitResult, access: AccessOptions) -> Storage | None:
-    import os
-
     from airflow_provider_icechunk.engine.storage.clouds.azure import AzureSettings, AzureStorage
 
     container, account = azure_place(url, access.location.account)

@@ -92,13 +92,11 @@ class WorkingTree:
     of it.
     """
 
-    def __init__(
-        self, core: Core, base: Snapshot, *, changes: ChangeSet | None = None, read_only: bool
-    ) -> None:
+    def __init__(self, core: Core, base: Snapshot, *, read_only: bool) -> None:
         self.core = core
         self.lock = threading.RLock()
         self.base = base
-        self.changes = changes or ChangeSet()
+        self.changes = ChangeSet()
         self.read_only = read_only
         self.held = core.leasehold()
         self.writer = core.writer(self.held)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified
 from airflow_provider_icechunk.engine.retry import Backoff
-from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING, Trouble
+from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING
 from airflow_provider_icechunk.engine.storage.location import StorageLocation, shown
-from airflow_provider_icechunk.exceptions import IcechunkError, Kind, VirtualChunkError
+from airflow_provider_icechunk.exceptions import IcechunkError, VirtualChunkError
 
 from .grants import CloudAccess
 from .locations import Location
 from .sources import ForeignFile
-from .transports import Part, changed_error, check_unchanged, quoted_etag
+from .transports import Part, check_unchanged, quoted_etag, store_failure
 
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.storage.clouds.bucket import CloudBucket
@@ -88,19 +88,8 @@ def _asked(
             trouble = bucket.classify(error)
             if trouble in PASSING and not last:
                 continue
-            raise _failure(where, trouble) from None
+            raise store_failure(where, trouble) from None
         except IcechunkError as error:
             text = f"cannot read {where}: {error.message}"
             raise VirtualChunkError(text, kind=error.kind) from None
     raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _failure(where: str, trouble: Trouble) -> VirtualChunkError:
-    if trouble is Trouble.REFUSED:
-        return changed_error(where)
-    text = f"cannot read the virtual chunk at {where}: {trouble.value}"
-    if trouble is Trouble.DENIED:
-        return VirtualChunkError(
-            f"{text}. Check the credentials authorized for it", kind=Kind.STORAGE_DENIED
-        )
-    return VirtualChunkError(text)

@@ -167,7 +167,6 @@ class VirtualReader:
         self._part_size = part_size
         self._parts_at_once = parts_at_once
         self._reads_at_once = reads_at_once
-        self._authorized: frozenset[str] = frozenset()
 
     @classmethod
     def from_config(
@@ -189,19 +188,12 @@ class VirtualReader:
         trusted = {*trusted_endpoints, *(url.strip() for url in named if url.strip())}
         grants = Grants.of(config, authorize, given=given, trusted_endpoints=trusted)
         storage = config.resolved().storage
-        reader = cls(
+        return cls(
             grants,
             transport,
             part_size=storage.ideal_concurrent_request_size,
             parts_at_once=storage.max_concurrent_requests_for_object,
         )
-        reader._authorized = frozenset(authorize or ())
-        return reader
-
-    @property
-    def authorized_prefixes(self) -> frozenset[str]:
-        """The URL prefixes that the caller authorized, as written."""
-        return self._authorized
 
     def validate_location(self, url: str) -> None:
         """Raise for a location that no declared container covers. Needs no grant."""

@@ -336,7 +336,7 @@ def fetch_s3(
     retry: Backoff,
 ) -> Part:
     """Bytes from `start` to `stop` of an object, if it has not changed."""
-    from airflow_provider_icechunk.engine.storage.s3.errors import classify, failures
+    from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of, failures
 
     where = shown(str(location))
     request: GetObjectRequestTypeDef = {
@@ -364,7 +364,7 @@ def fetch_s3(
             trouble = classify(error)
             if trouble in PASSING and not last:
                 continue
-            raise _failure(where, trouble, error) from None
+            raise store_failure(where, trouble, code_of(error)) from None
         except _NONSENSE:
             raise VirtualChunkError(f"the store of {where} sent an invalid response") from None
         if reported is None and start:
@@ -376,12 +376,11 @@ def fetch_s3(
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _failure(where: str, trouble: Trouble, error: BaseException) -> Exception:
-    from airflow_provider_icechunk.engine.storage.s3.errors import code_of
-
+def store_failure(where: str, trouble: Trouble, said: str = "") -> VirtualChunkError:
+    """The error for a store that does not send a chunk; `said` is the store's word for it."""
     if trouble is Trouble.REFUSED:
         return changed_error(where)
-    text = f"cannot read the virtual chunk at {where}: {trouble.value} ({code_of(error)})"
+    text = f"cannot read the virtual chunk at {where}: {trouble.value}{said and f' ({said})'}"
     if trouble is Trouble.DENIED:
         return VirtualChunkError(
             f"{text}. Check the credentials authorized for it", kind=Kind.STORAGE_DENIED

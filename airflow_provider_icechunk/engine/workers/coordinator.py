@@ -10,11 +10,7 @@ from airflow_provider_icechunk.engine.commit.commit import Committer
 from airflow_provider_icechunk.engine.commit.records import take_over
 from airflow_provider_icechunk.engine.commit.replay import changes_of_staged
 from airflow_provider_icechunk.engine.core import Core
-from airflow_provider_icechunk.engine.format.ids import (
-    SnapshotId,
-    decode_object_id,
-    encode_base32,
-)
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, decode_object_id, encode_base32
 from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.history.ancestry import required_log
 from airflow_provider_icechunk.engine.leases import Leasehold

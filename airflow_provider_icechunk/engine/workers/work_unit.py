@@ -17,11 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_icechunk import __version__
-from airflow_provider_icechunk.engine.format.ids import (
-    SnapshotId,
-    decode_object_id,
-    encode_base32,
-)
+from airflow_provider_icechunk.engine.format.ids import SnapshotId, decode_object_id, encode_base32
 from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.leases import Tenancy
 from airflow_provider_icechunk.exceptions import InvalidInputError

@@ -15,12 +15,7 @@ from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from zarr.abc.store import (
-    ByteRequest,
-    OffsetByteRequest,
-    RangeByteRequest,
-    SuffixByteRequest,
-)
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 
 from airflow_provider_icechunk.engine.concurrency import submit
 from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Payload

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from airflow_provider_icechunk.engine.pipelines.description import describe
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
@@ -30,10 +30,8 @@ _OF_A_TABLE = "provider"
 """What Spark adds when a table is created."""
 
 
-class SourceOptions(BaseModel):
+class SourceOptions(ClosedModel):
     """Options as Spark passes them: strings, with lower-case names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field(min_length=1)
     """The address of the repository."""
@@ -58,8 +56,8 @@ class SourceOptions(BaseModel):
     variables: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     """Of a long frame, those to make."""
-    isel: dict[str, int | tuple[int, int]] = {}
-    sel: dict[str, tuple[Any, Any]] = {}
+    isel: dict[str, int | tuple[int, int]] = Field(default={})
+    sel: dict[str, tuple[Any, Any]] = Field(default={})
     coordinates: bool = True
     decode: bool = True
     """Whether values are decoded by the CF conventions."""

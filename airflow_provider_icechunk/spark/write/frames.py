@@ -19,11 +19,7 @@ import zarr
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, functions
 
-from airflow_provider_icechunk.engine.arrays.blocks import (
-    chunk_grid,
-    put_values,
-    whole_chunks,
-)
+from airflow_provider_icechunk.engine.arrays.blocks import chunk_grid, put_values, whole_chunks
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.format.chunk_refs import Index
 from airflow_provider_icechunk.engine.pipelines.job import Prepare

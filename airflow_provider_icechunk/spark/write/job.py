@@ -36,11 +36,7 @@ from airflow_provider_icechunk.engine.workers.codec import (
     encode_fragment,
 )
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder, is_writer_name
-from airflow_provider_icechunk.engine.workers.merge import (
-    OnOverlap,
-    boxes_of,
-    merge_fragments,
-)
+from airflow_provider_icechunk.engine.workers.merge import OnOverlap, boxes_of, merge_fragments
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind, TaskError
 from airflow_provider_icechunk.spark.progress import Meter, progress
@@ -312,14 +308,13 @@ class SparkWriteJob:
             raise InvalidInputError("two tasks have the same name, so they write the same chunks")
         self._names.update(names)
 
-    def merged(self, writer: str, *, on_overlap: OnOverlap = "error") -> Fragment:
+    def merged(self, writer: str) -> Fragment:
         """One fragment of everything; refuses chunks that two tasks wrote."""
         staged = self.repository.fork(self.work).tree.base
         arrays = merge_fragments(
             self._fragments,
             staged=staged,
             job=self.work.job,
-            on_overlap=on_overlap,
             generation=self.repository.core.generation,
         )
         times = [one.since for one in self._fragments if one.has_files]

@@ -18,12 +18,7 @@ from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.storage.memory import StoredObject
 from airflow_provider_icechunk.engine.world import World, to_micros
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    IcechunkError,
-    Kind,
-    StorageError,
-)
+from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, Kind, StorageError
 from airflow_provider_icechunk.testing.storages import Crash
 
 from .checks import check_repository

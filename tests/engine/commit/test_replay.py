@@ -50,6 +50,6 @@ def test_snapshots_that_are_not_on_one_line_are_refused(repository: Repository) 
 
 
 def test_an_id_is_checked_without_being_looked_for(repository: Repository) -> None:
-    repository.check_snapshot_id("ZZZZZZZZZZZZZZZZZZZ0")
+    repository.read_snapshot_id("ZZZZZZZZZZZZZZZZZZZ0")
     with pytest.raises(InvalidInputError, match="invalid snapshot id"):
-        repository.check_snapshot_id("None")
+        repository.read_snapshot_id("None")

@@ -205,11 +205,6 @@ def test_validation_asks_for_a_container_and_not_for_a_grant():
     assert recorder.asked == []
 
 
-def test_authorised_prefixes_are_told_as_the_caller_spelt_them():
-    reader, _ = reader_of(STORES, {"s3://other": None})
-    assert reader.authorized_prefixes == {"s3://other"}
-
-
 def test_containers_can_be_named_instead_of_hosts():
     container = VirtualChunkContainer("s3://bucket/foo/", s3_store(), name="archive")
     config = RepositoryConfig(virtual_chunk_containers={"archive": container})

@@ -32,8 +32,6 @@ from .manifest_read import ManifestSearch
 SPEC_VERSION = 1
 DEFAULT_LEVEL = 3
 """The zstd level that official releases use."""
-
-
 WRITER = f"apic-{__version__}"
 """The writer name in the files of this package."""
 

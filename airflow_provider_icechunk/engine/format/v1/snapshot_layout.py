@@ -63,7 +63,6 @@ SHAPES = (
     METADATA_ITEM,
 )
 
-
 START = IDENTIFIER + b"".join(shape.vtable() for shape in SHAPES)
 """How files of this package begin, behind the position of the root."""
 MARKS_AT = 4 + len(START)

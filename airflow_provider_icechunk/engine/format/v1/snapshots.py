@@ -15,11 +15,7 @@ import msgpack
 import numpy as np
 
 from airflow_provider_icechunk.engine.budget import Purse
-from airflow_provider_icechunk.engine.format.ids import (
-    OBJECT_ID_SIZE,
-    ManifestId,
-    SnapshotId,
-)
+from airflow_provider_icechunk.engine.format.ids import OBJECT_ID_SIZE, ManifestId, SnapshotId
 from airflow_provider_icechunk.engine.format.model import (
     Deferred,
     ManifestFile,
@@ -31,12 +27,7 @@ from airflow_provider_icechunk.engine.format.model import (
 from airflow_provider_icechunk.engine.format.wire.flatbuffers_read import Buffer, Table
 from airflow_provider_icechunk.engine.format.wire.flatbuffers_write import PayloadWriter
 from airflow_provider_icechunk.engine.format.wire.messagepack import measure
-from airflow_provider_icechunk.exceptions import (
-    FormatError,
-    InvalidInputError,
-    Kind,
-    NoJsonError,
-)
+from airflow_provider_icechunk.exceptions import FormatError, InvalidInputError, Kind, NoJsonError
 
 from . import snapshot_layout as layout
 from .node_copies import copy_nodes

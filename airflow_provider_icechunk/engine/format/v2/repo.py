@@ -203,7 +203,6 @@ CODES: dict[type[Event], int] = {
 }
 """The number of each kind in files."""
 
-
 SPEC_VERSION = 2
 
 Items: TypeAlias = "tuple[tuple[str, bytes], ...]"

@@ -162,7 +162,6 @@ _READERS: dict[int, Callable[[Table], Event]] = {
     16: _status_changed,
 }
 
-
 IDENTIFIER = b"Ichk"
 
 _GENEROSITY = 16
@@ -179,11 +178,15 @@ _UPDATE = Shape(28, (24, 4, 8, 16))
 _UPDATE_UNBACKED = Shape(28, (24, 4, 8))
 
 
-def decode_repo(data: bytes, *, where: str, limit: int = DEFAULT_LIMITS.other_bytes) -> RepoInfo:
+def decode_repo(data: bytes, *, where: str) -> RepoInfo:
     """The state in a `repo` object or a backup of one."""
     with Purse(len(data), where=where) as purse:
         opened = envelope.unpack(
-            data, where=where, expected=FileType.REPO_INFO, limit=limit, purse=purse
+            data,
+            where=where,
+            expected=FileType.REPO_INFO,
+            limit=DEFAULT_LIMITS.other_bytes,
+            purse=purse,
         )
         buffer = Buffer(opened.payload, where=where, generosity=_GENEROSITY, memory=purse)
         return _repo(buffer)
@@ -221,7 +224,7 @@ def _repo(buffer: Buffer) -> RepoInfo:
     )
 
 
-def encode_repo(info: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
+def encode_repo(info: RepoInfo) -> bytes:
     """The whole object. A state with unknown parts is refused."""
     if info.unknown:
         raise UnsupportedError(
@@ -274,7 +277,7 @@ def encode_repo(info: RepoInfo, *, level: int = DEFAULT_LEVEL) -> bytes:
             writer.blob(root + at, data, count=len(flags), align=2)
     if info.extra is not None:
         writer.blob(root + 48, info.extra)
-    return seal(FileType.REPO_INFO, writer.finish(), level)
+    return seal(FileType.REPO_INFO, writer.finish(), DEFAULT_LEVEL)
 
 
 def _note_unknown(table: Table, known: int, what: str, unknown: list[str]) -> None:

@@ -180,21 +180,21 @@ class Table:
         """Whether the slot is present."""
         return slot < len(self.slots) and self.slots[slot] != 0
 
-    def u8(self, slot: int, default: int = 0) -> int:
+    def u8(self, slot: int) -> int:
         """An 8-bit number."""
-        return self._scalar(slot, _U8, default)
+        return self._scalar(slot, _U8)
 
-    def u16(self, slot: int, default: int = 0) -> int:
+    def u16(self, slot: int) -> int:
         """A 16-bit number."""
-        return self._scalar(slot, _U16, default)
+        return self._scalar(slot, _U16)
 
-    def u32(self, slot: int, default: int = 0) -> int:
+    def u32(self, slot: int) -> int:
         """A 32-bit number."""
-        return self._scalar(slot, _U32, default)
+        return self._scalar(slot, _U32)
 
-    def u64(self, slot: int, default: int = 0) -> int:
+    def u64(self, slot: int) -> int:
         """A 64-bit number."""
-        return self._scalar(slot, _U64, default)
+        return self._scalar(slot, _U64)
 
     def fixed(self, slot: int, size: int) -> bytes:
         """A required struct of bytes, such as an id."""
@@ -288,10 +288,10 @@ class Table:
             return self._missing(slot)
         return self.buffer.table(at, self.depth + 1)
 
-    def _scalar(self, slot: int, number: struct.Struct, default: int) -> int:
+    def _scalar(self, slot: int, number: struct.Struct) -> int:
         at = self._field(slot, number.size, number.size)
         if at is None:
-            return default
+            return 0
         value: int = number.unpack_from(self.buffer.data, at)[0]
         return value
 

@@ -97,7 +97,7 @@ def is_sendable(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 
-def pool_to(url: str, settings: BucketSettings, bundle: str | None = None) -> PoolManager:
+def pool_to(url: str, settings: BucketSettings) -> PoolManager:
     """Connections for what the native client does not show, through the proxy if there is one."""
     # Late: importing it takes longer than importing the engine.
     import urllib3
@@ -106,7 +106,6 @@ def pool_to(url: str, settings: BucketSettings, bundle: str | None = None) -> Po
     options: dict[str, Any] = {
         "retries": False,
         "timeout": urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
-        "ca_certs": bundle,
     }
     proxy = getproxies().get(place.scheme)
     if proxy and not proxy_bypass(place.hostname or ""):

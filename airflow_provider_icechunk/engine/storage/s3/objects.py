@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from airflow_provider_icechunk.engine.storage.base import (
-    ByteRange,
-    Unfinished,
-    Until,
-    Version,
-)
+from airflow_provider_icechunk.engine.storage.base import ByteRange, Unfinished, Until, Version
 from airflow_provider_icechunk.engine.storage.clouds.answers import is_unreadable, native_error
 from airflow_provider_icechunk.engine.storage.clouds.forks import Holder, claim, usable
 from airflow_provider_icechunk.engine.storage.clouds.native import (

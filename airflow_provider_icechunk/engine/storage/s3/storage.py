@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.storage.clouds.storage import BucketStorage
-from airflow_provider_icechunk.engine.storage.secrets import (
-    AnonymousCredentials,
-    EnvironmentCredentials,
-    S3Credentials,
-)
 from airflow_provider_icechunk.engine.storage.tuning import Tuning
 
 from .rules import warnings_about
@@ -28,35 +23,6 @@ class S3Storage(BucketStorage):
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
         super().__init__(WritableBucket(settings), settings.concurrency)
-
-    @classmethod
-    def at(
-        cls,
-        bucket: str,
-        prefix: str = "",
-        *,
-        region: str | None = None,
-        endpoint_url: str | None = None,
-        credentials: S3Credentials | None = None,
-        anonymous: bool = False,
-        force_path_style: bool = False,
-        allow_http: bool = False,
-        use_metadata: bool = True,
-    ) -> S3Storage:
-        """The storage at a bucket and prefix; for further settings use `S3Settings`."""
-        chosen = AnonymousCredentials() if anonymous else credentials or EnvironmentCredentials()
-        return cls(
-            S3Settings(
-                bucket,
-                prefix,
-                region=region,
-                endpoint_url=endpoint_url,
-                credentials=chosen,
-                force_path_style=force_path_style,
-                allow_http=allow_http,
-                use_metadata=use_metadata,
-            )
-        )
 
     def __reduce__(self) -> tuple[type[S3Storage], tuple[S3Settings]]:
         """Without connections; secrets cannot be pickled."""

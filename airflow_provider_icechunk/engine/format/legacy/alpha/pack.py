@@ -14,38 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
-from airflow_provider_icechunk.engine.format.wire.messagepack import (
-    array_header,
-)
+from airflow_provider_icechunk.engine.format.wire.messagepack import array_header
 from airflow_provider_icechunk.exceptions import InvalidInputError
 
 _BLOCK = 1 << 15
-
-
 _NATIVE = b"\x81\xa3Ref\x93\x92\xc4\x0c"
-
-
 _NATIVE_END_OF_ID = b"\x90"
-
-
 _INLINE = b"\x81\xa6Inline"
-
-
 _VIRTUAL = b"\x81\xa7Virtual\x94"
-
-
 MODIFIED = b"\x81\xacLastModified"
-
-
 ETAG = b"\x81\xa4ETag"
-
-
 _NIL = b"\xc0"
-
-
 Rows = NDArray[np.bool_]
-
-
 _Packed = tuple[bytes, NDArray[np.int64]]
 """Packed rows one after the other, and where each of them ends."""
 

@@ -19,21 +19,14 @@ from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
 from airflow_provider_icechunk.engine.format.chunk_refs import ChunkRefs, RefKind
-from airflow_provider_icechunk.engine.format.ids import (
-    NODE_ID_SIZE,
-    OBJECT_ID_SIZE,
-    NodeId,
-)
+from airflow_provider_icechunk.engine.format.ids import NODE_ID_SIZE, OBJECT_ID_SIZE, NodeId
 
 from .pack import ETAG, MODIFIED
 
 _SMALL = 1 << 14
 """Payloads up to this size are left to the general reader."""
-
-
 _ROWS_PER_ARRAY = 64
 """With fewer references per array than this, on average, the general reader is used."""
-
 
 _OPENERS = {
     RefKind.NATIVE: b"\x81\xa3Ref\x93\x92\xc4\x0c",
@@ -41,24 +34,13 @@ _OPENERS = {
     RefKind.VIRTUAL: b"\x81\xa7Virtual\x94",
 }
 
-
 _NIL = 0xC0
-
-
 _LONGEST = 16
 """The longest constant or number, in bytes."""
-
-
 _INVALID = 255
-
-
 _BLOCK = 1 << 20
-
-
 _ROW_MEMORY = 73
 """Bytes that a reference of two dimensions takes in columns."""
-
-
 Positions = NDArray[np.int64]
 
 
@@ -71,11 +53,7 @@ def _sizes(tags: dict[int, int], small: range) -> NDArray[np.uint8]:
 
 
 _NUMBER = _sizes({0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}, range(0x80))
-
-
 _TEXT = _sizes({0xD9: 1, 0xDA: 2, 0xDB: 4}, range(0xA0, 0xC0))
-
-
 _BINARY = _sizes({0xC4: 1, 0xC5: 2, 0xC6: 4}, range(0))
 
 

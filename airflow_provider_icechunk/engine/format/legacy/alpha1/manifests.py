@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -208,20 +208,7 @@ def _keep(items: Sequence[bytes], heap: bytearray) -> NDArray[np.uint64]:
 def _with_index(
     table: ChunkRefs, index: NDArray[np.uint32], rows: NDArray[np.integer]
 ) -> ChunkRefs:
-    chosen = table.take(rows)
-    return ChunkRefs.of(
-        ChunkRefs(
-            index=index,
-            kind=chosen.kind,
-            chunk_id=chosen.chunk_id,
-            offset=chosen.offset,
-            length=chosen.length,
-            span=chosen.span,
-            etag=chosen.etag,
-            modified=chosen.modified,
-            heap=chosen.heap,
-        )
-    )
+    return ChunkRefs.of(replace(table.take(rows), index=index))
 
 
 def _payloads(refs: ChunkRefs) -> list[dict[str, Any]]:

@@ -151,8 +151,9 @@ def encode_state(state: StateFile) -> bytes:
     return js.dump_sealed(document, "the state of the repository")
 
 
-def decode_state(data: bytes, *, where: str = STATE_KEY) -> StateFile:
+def decode_state(data: bytes) -> StateFile:
     """The state in a document, everything checked."""
+    where = STATE_KEY
     check_unfenced(data, where=where)
     value = js.parse_sealed(data, where=where, limit=_LIMIT)
     fields = js.as_object(

@@ -21,8 +21,6 @@ _DIGEST = "apic.digest"
 _ARROW = b"ARROW:schema"
 _MOST_ROWS = 1 << 32
 _BATCH = 1 << 16
-
-
 _ELEMENT_MEMORY = 100
 """Bytes of an item of a list, which becomes a Python object."""
 _ENTRY_MEMORY = 24

@@ -1,6 +1,6 @@
 """Quality checks: closed, frozen values, and pure verdicts over statistics of arrays.
 
-What reads arrays and makes the statistics, chunk by chunk, is `inspecting`.
+What reads arrays and makes the statistics, chunk by chunk, is `run`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.exceptions import CheckFailedError, InvalidInputError
-
-from .description import ClosedModel, describe
 
 CHECKS_KEY = "airflow_provider_icechunk.checks"
 """Snapshot metadata of a commit that published what was checked: the report."""

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_icechunk import api
-from airflow_provider_icechunk.engine.pipelines.checks import (
+from airflow_provider_icechunk.engine.checks.checks import (
     Statistics,
     check_report,
     parse_checks,
     refusal,
 )
-from airflow_provider_icechunk.engine.pipelines.inspecting import run_checks
+from airflow_provider_icechunk.engine.checks.run import run_checks
 from airflow_provider_icechunk.exceptions import (
     CheckFailedError,
     InvalidInputError,
