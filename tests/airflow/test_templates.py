@@ -1,24 +1,38 @@
-"""Templates: every declared field is an attribute and is rendered; nothing works in `__init__`."""
+"""Templates: every declared field is an attribute and is rendered; `__init__` changes nothing."""
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator
-from support.provider_classes import DATASET, listed, parameters, required
+from support.provider_classes import AT, DATASET, listed, parameters, required
 
 from airflow_provider_icechunk.decorators.icechunk import _IcechunkDecoratedOperator, with_session
 from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
 
 OPERATORS = listed("operators", "sensors")
 TEXT = "{{ x }}"
+CHECKED: dict[str, Any] = {
+    "dataset": DATASET, "on_conflict": "ours", "on_chunk_conflict": "theirs", "on_rerun": "skip",
+    "on_existing_label": "replace", "variables": [], "writes": (),
+}  # fmt: skip
+"""Arguments that are looked at where the DAG is parsed."""
 
 
 def build(operator: type[BaseOperator]) -> BaseOperator:
-    templated = dict.fromkeys(operator.template_fields, TEXT)
-    given = {**dict.fromkeys(required(operator), TEXT), "dataset": DATASET}
-    given = {name: value for name, value in given.items() if name in required(operator)}
-    return operator(**{"task_id": "task", **given, **templated})
+    fits = {"dataset": DATASET, "at": AT, "function": TEXT}
+    given = {name: value for name, value in fits.items() if name in parameters(operator)}
+    made = operator(task_id="task", **dict.fromkeys(required(operator), TEXT) | given)
+    return templated(made, operator.template_fields)
+
+
+def templated(made: BaseOperator, fields: Iterable[str]) -> BaseOperator:
+    """The operator with a template in each of the fields, also in those that exclude each other."""
+    for name in fields:
+        assert hasattr(made, name)
+        setattr(made, name, TEXT)
+    return made
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda one: one.__name__)
@@ -42,7 +56,7 @@ class TestOperator:
             assert "(templated)" in entry, name
 
     def test_what_is_given_is_kept_as_it_is(self, operator: type[BaseOperator]) -> None:
-        marks: dict[str, Any] = {name: object() for name in parameters(operator)}
+        marks = {name: CHECKED.get(name, object()) for name in parameters(operator)}
         made = operator(**{"task_id": "task", **marks})
         for name, mark in marks.items():
             assert getattr(made, name) is mark, name
@@ -59,10 +73,9 @@ def test_the_decorator_renders_its_fields_too() -> None:
         "templates_dict",
     }
     made = _IcechunkDecoratedOperator(
-        task_id="task",
-        python_callable=with_session(lambda session: session),
-        **dict.fromkeys(own, TEXT),
+        task_id="task", python_callable=with_session(lambda session: session), repository="r"
     )
+    templated(made, own)
     made.render_template_fields({"x": "rendered"})
     assert {name: getattr(made, name) for name in own} == dict.fromkeys(own, "rendered")
     assert own == {
