@@ -98,7 +98,7 @@ def parse_address(address: str) -> tuple[str, dict[str, str]]:
     unknown = sorted(query.keys() - set(_QUERY))
     if unknown:
         raise InvalidInputError(
-            f"{', '.join(unknown)} in {address!r} is unknown; there are: {', '.join(_QUERY)}"
+            f"{', '.join(unknown)} in {address!r} is unknown; choose from: {', '.join(_QUERY)}"
         )
     storage = "file" if scheme == _SCHEME else scheme
     return urlunsplit((storage, parts.netloc, parts.path, "", "")), query
@@ -113,7 +113,9 @@ def _open(address: Any, given: Mapping[str, Any]) -> tuple[Session, str | None]:
     storage, asked = parse_address(address)
     twice = [name for name, one in given.items() if one is not None and name in asked]
     if twice:
-        raise InvalidInputError(f"{twice[0]} is in the address and an argument; give one of them")
+        raise InvalidInputError(
+            f"{twice[0]} is given both in the address and as an argument; give one of them"
+        )
     chosen = {**asked, **{name: one for name, one in given.items() if one is not None}}
     group, as_of = chosen.pop("group", None), chosen.pop("as_of", None)
     names = {name: chosen.get(name) for name in ("branch", "tag")}

@@ -431,7 +431,7 @@ def read_wanted(
     """Which part of an array to draw."""
     corners = read_numbers(box, "box")
     if corners and len(corners) != 4:
-        raise InvalidInputError("box has four numbers: first row, end, first column, end")
+        raise InvalidInputError("box needs four numbers: first row, end, first column, end")
     return pictures.PicturePart(
         rows,
         columns,

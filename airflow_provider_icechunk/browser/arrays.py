@@ -227,7 +227,9 @@ def _sides(
     """The two dimensions of a map: those that were asked for, or the two with the most chunks."""
     for axis in (rows, columns):
         if axis is not None and not 0 <= axis < len(grid):
-            raise InvalidInputError(f"the array has {len(grid)} dimensions, there is none {axis}")
+            raise InvalidInputError(
+                f"the array has {len(grid)} dimensions, but no dimension {axis}"
+            )
     if rows is not None and rows == columns:
         raise InvalidInputError("rows and columns are the same dimension")
     if rows is not None or columns is not None:

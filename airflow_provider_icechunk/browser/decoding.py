@@ -132,10 +132,11 @@ class SizeGuard(BytesBytesCodec):
         try:
             size = _UNPACK[self.guarded](stored, most)
         except (zstandard.ZstdError, zlib.error, OSError, ValueError) as error:
-            raise _refusal(self.guarded, f"its bytes are not those of the codec: {error}") from None
+            raise _refusal(self.guarded, f"its bytes do not fit the codec: {error}") from None
         if size > most:
             raise _refusal(
-                self.guarded, f"a chunk unpacks to more than the {most} bytes that it has room for"
+                self.guarded,
+                f"a chunk unpacks to more than the {most} bytes that its array has room for",
             )
         return data
 
@@ -182,8 +183,9 @@ def _guard(codecs: Iterable[Codec]) -> Iterable[Codec]:
             yield SizeGuard(name)
         elif name not in _KEEP_SIZE:
             raise UnsupportedError(
-                f"chunks with the codec {name[:100]!r} are not decoded for a web page, because it "
-                "cannot be known what they unpack to: use Xarray"
+                f"chunks with the codec {name[:100]!r} are not decoded for a web page, "
+                "because their "
+                "unpacked size is unknown: use Xarray"
             )
 
 

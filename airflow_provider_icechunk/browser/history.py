@@ -139,7 +139,9 @@ def read_cursor(text: str) -> list[str]:
     """The snapshots at which a page begins."""
     parts = text.split(_SEPARATOR)
     if len(parts) > _MOST_BRANCHES + 1:
-        raise InvalidInputError(f"the cursor names {len(parts)} snapshots, which no page made")
+        raise InvalidInputError(
+            f"the cursor names {len(parts)} snapshots, so it does not come from a page"
+        )
     return parts
 
 

@@ -237,7 +237,9 @@ def draw(repository: Repository, version: str, path: str, wanted: PicturePart) -
 def _draw(session: Session, path: str, wanted: PicturePart) -> tuple[Picture, NDArray[Any]]:
     canvas = Canvas(session, path)
     if canvas.kind == "none":
-        raise InvalidInputError(f"{canvas.node.path} has no values: a side of it has length 0")
+        raise InvalidInputError(
+            f"{canvas.node.path} has no values: one of its dimensions has length 0"
+        )
     with taking_turns():
         array = canvas.open()
         axes = _axes(canvas, wanted)
@@ -314,7 +316,7 @@ def _axes(canvas: Canvas, wanted: PicturePart) -> list[int]:
 def _axis(canvas: Canvas, axis: int) -> int:
     if not 0 <= axis < len(canvas.shape):
         raise InvalidInputError(
-            f"{canvas.node.path} has {len(canvas.shape)} dimensions, there is none {axis}"
+            f"{canvas.node.path} has {len(canvas.shape)} dimensions, but no dimension {axis}"
         )
     return axis
 
@@ -327,7 +329,7 @@ def _check_position(canvas: Canvas, at: Sequence[int], skip: Sequence[int] = ())
     for axis, (position, length) in enumerate(zip(at, canvas.shape, strict=True)):
         if axis not in skip and not 0 <= position < length:
             raise InvalidInputError(
-                f"{canvas.name(axis)} has {length} positions, there is none {position}"
+                f"{canvas.name(axis)} has {length} positions, but no position {position}"
             )
 
 
@@ -338,7 +340,7 @@ def _spans(canvas: Canvas, axes: Sequence[int], wanted: PicturePart) -> list[tup
     given = [wanted.box[:2], wanted.box[2:]][2 - len(axes) :]
     for (start, stop), (_, length) in zip(given, whole, strict=True):
         if not 0 <= start < stop <= length:
-            raise InvalidInputError(f"{start} to {stop} is not a part of 0 to {length}")
+            raise InvalidInputError(f"{start} to {stop} is not within 0 to {length}")
     return [(start, stop) for start, stop in given]
 
 

@@ -73,7 +73,7 @@ class OneRoot:
     def storage(self, place: str, repository: str) -> Storage:
         """The storage of a repository below the root."""
         if place != self.name:
-            raise NotFoundError(f"there is no place {place[:100]!r}, only {self.name!r}")
+            raise NotFoundError(f"there is no place {place[:100]!r}; the only one is {self.name!r}")
         return self.locate(check_path(repository))
 
     def page_of(self, maker: Maker) -> str | None:

@@ -34,7 +34,9 @@ def plot(task: Task) -> Report:
 
     target = Path(task.args.output)
     if target.suffix.lower() != ".png":
-        raise InvalidInputError(f"--output is a PNG file, whose name ends in .png, not {target}")
+        raise InvalidInputError(
+            f"--output must be a PNG file with a name ending in .png, not {target}"
+        )
     repository = task.open()
     version = find_version(repository, task.args.version)
     at = _positions(task.args.at)
@@ -42,7 +44,7 @@ def plot(task: Task) -> Report:
         wanted = PicturePart(at=at, height=HEIGHT, width=WIDTH)
         picture = draw(repository, version, "/" + task.args.array.strip("/"), wanted)
     if picture.columns is None or picture.texts:
-        raise InvalidInputError(f"{picture.path} holds no numbers along a dimension: use `cat`")
+        raise InvalidInputError(f"{picture.path} has no dimension with numbers: use `cat`")
     try:
         target.write_bytes(png(pixels_of(picture)))
     except OSError as error:

@@ -140,7 +140,9 @@ class _IcechunkDecoratedOperator(
         where = {"group": group, "region": region, "append_dim": append_dim, "mode": mode}
         for name, value in where.items():
             if dataset is not None and value is not None:
-                raise TypeError(f"`dataset` and `at` say where to write: leave out `{name}`")
+                raise TypeError(
+                    f"`dataset` and `at` already say where to write: leave out `{name}`"
+                )
         self.dataset = dataset
         self.at = at
         self.branch = target.branch
@@ -180,7 +182,7 @@ class _IcechunkDecoratedOperator(
         # Decided before anything is done: a run without a logical date has no place.
         if self.dataset is None and self.at is not None:
             raise InvalidInputError(
-                "`at` says where in a `dataset` the run belongs: give that, too"
+                "`at` says where in a `dataset` the run belongs: pass `dataset` as well"
             )
         place = None if self.dataset is None else self.dataset.place(self.at)
         repository = self.open_repository_for(self.dataset)

@@ -176,7 +176,7 @@ class IcechunkHook(BaseHook):
             return opened.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
         if (tag, snapshot_id, as_of) != (None, None, None):
             raise InvalidInputError(
-                "a writable session stands on the head of a branch: leave out tag, snapshot_id and "
+                "a writable session starts at the head of a branch: leave out tag, snapshot_id and "
                 "as_of"
             )
         return opened.writable_session(branch or "main")

@@ -221,7 +221,7 @@ def target_of(
 ) -> Target:
     """What was given; what was not is the dataset's, or the default."""
     if dataset is None and repository is None:
-        raise InvalidInputError("an operator needs a `repository` or a `dataset`, which has one")
+        raise InvalidInputError("an operator needs a `repository`, or a `dataset` that names one")
     return Target(
         repository if repository is not None else cast("IcechunkDataset", dataset).repository,
         branch or ("main" if dataset is None else dataset.branch),

@@ -193,15 +193,18 @@ def _check_short_form(
         wrong = [name for name, value in given.items() if value is not None]
         if wrong:
             raise InvalidInputError(
-                f"{wrong[0]}= says something about a dataset: give dataset= as well, or name "
-                "functions and regions in writes="
+                f"{wrong[0]}= needs a dataset: pass dataset= as well, or name functions and "
+                "regions in "
+                "writes="
             )
         return
     if function is not None and writes:
-        raise InvalidInputError("give either function=, or writes=, where each entry may have one")
+        raise InvalidInputError(
+            "pass either function= or writes=, whose entries may each name a function"
+        )
     if dataset.growing and at is None:
         raise InvalidInputError(
-            f"at= has to say where on {', '.join(map(repr, dataset.growing))} a run belongs, such "
+            f"at= must say where along {', '.join(map(repr, dataset.growing))} a run belongs, such "
             f'as {{"{next(iter(dataset.growing))}": "{{{{ ds }}}}"}}'
         )
     unknown = [name for name in variables or () if name not in dataset.variables]

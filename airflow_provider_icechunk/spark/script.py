@@ -210,7 +210,7 @@ def _by_hand(
 ) -> Iterator[PipelineJob]:
     chosen = _parser(dataset).parse_args(given)
     if chosen.repository is None:
-        raise InvalidInputError("say with --repository which folder or s3:// address to write to")
+        raise InvalidInputError("pass --repository with the folder or s3:// address to write to")
     repository = opened(chosen.repository)
     branch = chosen.branch or (dataset.branch if dataset else "main")
     session = repository.writable_session(branch)
@@ -280,7 +280,7 @@ def _handed(given: Sequence[str]) -> HandedJob | None:
         return HandedJob.model_validate_json(text)
     except ValidationError as error:
         raise SystemExit(
-            f"icechunk: the last argument is not a job of an Airflow task: {describe(error)}"
+            f"icechunk: the last argument is not the job of an Airflow task: {describe(error)}"
             f"{other_release(text)}"
         ) from None
 

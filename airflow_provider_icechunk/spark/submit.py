@@ -202,7 +202,7 @@ def parse_job(argument: str) -> JobSpecification:
         return JobSpecification.model_validate_json(text)
     except ValidationError as error:
         raise InvalidInputError(
-            f"the job specification is wrong: {describe(error)}{other_release(text)}"
+            f"the job specification is invalid: {describe(error)}{other_release(text)}"
         ) from None
 
 
@@ -298,7 +298,7 @@ def named_files(files: Sequence[str]) -> tuple[str, ...]:
             found.append(file)
             continue
         if not file.startswith("/"):
-            raise InvalidInputError(f"{file!r}: only absolute paths can have a `*`")
+            raise InvalidInputError(f"{file!r}: only absolute paths can contain a `*`")
         matching = sorted(map(str, Path("/").glob(file.lstrip("/"))))
         if not matching:
             raise InvalidInputError(f"no file matches {file!r}")

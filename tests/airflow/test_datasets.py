@@ -182,7 +182,7 @@ def test_repository_branch_and_connection_are_those_of_the_dataset() -> None:
 
 
 def test_an_operator_needs_a_repository_or_a_dataset() -> None:
-    with pytest.raises(InvalidInputError, match="needs a `repository` or a `dataset`"):
+    with pytest.raises(InvalidInputError, match="needs a `repository`, or a `dataset`"):
         IcechunkOpenSessionOperator(task_id="open")
 
 
@@ -192,7 +192,7 @@ def test_a_place_without_a_dataset_is_refused() -> None:
         task_id="open", repository="w", at={"time": "2026-01-01"}
     )
     operator.icechunk_hook().create("w")
-    with pytest.raises(InvalidInputError, match="give that as well"):
+    with pytest.raises(InvalidInputError, match="pass `dataset` as well"):
         operator.execute(context())
 
 

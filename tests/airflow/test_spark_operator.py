@@ -279,7 +279,7 @@ def test_a_failed_job_tells_its_own_error_first(monkeypatch: pytest.MonkeyPatch)
     [
         ({"repository": "r", "function": "a:b"}, "function= says something about a dataset"),
         ({"repository": "r", "at": {"time": "x"}}, "at= says something about a dataset"),
-        ({"dataset": WEATHER, "function": "a:b"}, "at= has to say where on 'time'"),
+        ({"dataset": WEATHER, "function": "a:b"}, "at= must say where along 'time'"),
         ({"dataset": WEATHER, "at": {}, "function": "a:b", "writes": [{}]}, "either function="),
         ({"dataset": WEATHER, "at": {}, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
     ],

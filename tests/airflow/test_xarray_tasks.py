@@ -196,7 +196,7 @@ def test_an_append_that_is_cleared_is_refused_and_not_done_twice(repository: Rep
 
     run(next_day, append_dim="time")
     assert t2m(repository) == [1, 1, 1, 1, 4]
-    with pytest.raises(SessionStateError, match="would append the same once more"):
+    with pytest.raises(SessionStateError, match="would append the same data again"):
         run(next_day, append_dim="time", context=cleared(make_context()))
     assert t2m(repository) == [1, 1, 1, 1, 4]
 
@@ -261,7 +261,7 @@ def test_a_hook_lists_repositories_by_their_entry_points(
     assert hook.list_repositories("teams") == ["teams/a/sst"]
     assert hook.list_repositories("notes") == []
     monkeypatch.setattr("airflow_provider_icechunk.engine.pipelines.repositories._MOST_FOLDERS", 2)
-    with pytest.raises(InvalidInputError, match="give a longer prefix"):
+    with pytest.raises(InvalidInputError, match="use a longer prefix"):
         hook.list_repositories()
 
 
@@ -368,7 +368,7 @@ def test_a_run_without_a_logical_date_has_no_place(folder: Path) -> None:
 def test_where_to_write_is_said_once(folder: Path) -> None:
     with pytest.raises(TypeError, match="leave out `region`"):
         at_place(lambda place: place, {"time": "2026-01-02"}, region={"time": 1})
-    with pytest.raises(InvalidInputError, match="give that, too"):
+    with pytest.raises(InvalidInputError, match="pass `dataset` as well"):
         at_place(lambda store: None, {"time": "2026-01-02"}, repository="daily", dataset=None)
     with pytest.raises(TypeError, match="its function returned NoneType"):
         at_place(lambda place: None, {"time": "2026-01-02"})

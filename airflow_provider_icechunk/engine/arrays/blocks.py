@@ -132,7 +132,7 @@ def fit_values(array: zarr.Array[Any], region: Region, values: Values) -> Values
     for (start, stop), length in zip(region, array.shape, strict=True):
         if not 0 <= start <= stop <= length:
             raise InvalidInputError(
-                f"the region {show(region)} does not lie inside of {array.path!r}, whose shape is "
+                f"the region {show(region)} is not inside {array.path!r}, whose shape is "
                 f"{array.shape}"
             )
     if given.shape != extent(region):

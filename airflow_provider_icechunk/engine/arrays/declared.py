@@ -109,7 +109,7 @@ def apply_array(root: zarr.Group, declared: DeclaredArray) -> zarr.Array[Any]:
         return _create(root, path, declared)
     if not isinstance(node, zarr.Array):
         raise AlreadyExistsError(
-            f"{declared.path} is a group already; choose another path", kind=Kind.NODE_EXISTS
+            f"{declared.path} is already a group; choose another path", kind=Kind.NODE_EXISTS
         )
     differences = _differences(node, declared)
     if differences:

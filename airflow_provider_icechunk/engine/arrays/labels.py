@@ -89,7 +89,7 @@ def _ends(name: str, bounds: object) -> tuple[Any, Any]:
     if isinstance(bounds, tuple | list) and len(bounds) == 2:
         return bounds[0], bounds[1]
     raise InvalidInputError(
-        f"{bounds!r} does not select a part of {name!r}: give (first, last), both are included"
+        f"{bounds!r} does not select a range of {name!r}: give (first, last), both included"
     )
 
 

@@ -96,7 +96,7 @@ def rechunked(
             )
     if shards is not None and any(s % c for s, c in zip(shards, chunks, strict=True)):
         raise InvalidInputError(
-            f"shards {tuple(shards)} are not whole numbers of chunks {tuple(chunks)}"
+            f"shards {tuple(shards)} are not multiples of chunks {tuple(chunks)}"
         )
     grid = value["chunk_grid"]
     if grid["name"] != "regular":

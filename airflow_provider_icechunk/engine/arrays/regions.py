@@ -84,9 +84,10 @@ def check_complete(planned: int, returned: Iterable[int]) -> None:
     surplus = [number for number, count in counts.items() if count > 1 or not 0 <= number < planned]
     if missing or surplus:
         raise FragmentError(
-            f"of {planned} planned tasks {len(missing)} did not come back (first: {missing[:5]}) "
-            f"and {len(surplus)} came back twice or unasked (first: {surplus[:5]}); nothing is "
-            "handed over. Run the job again",
+            f"of {planned} planned tasks {len(missing)} did not return (first: {missing[:5]}) "
+            f"and {len(surplus)} returned twice or unexpectedly (first: {surplus[:5]}); "
+            "nothing is passed "
+            "on. Run the job again",
             kind=Kind.FRAGMENT_MISMATCH,
         )
 
@@ -141,8 +142,8 @@ def by_axis(chosen: Mapping[Any, Chosen], names: Sequence[str], where: str) -> d
     """What was chosen, by number of dimension; refuses a dimension that is named twice."""
     if not isinstance(chosen, Mapping):
         raise InvalidInputError(
-            f"{chosen!r} selects nothing of {where}: give a mapping from dimensions, by name or "
-            "number, to their parts"
+            f"{chosen!r} is not a selection of {where}: give a mapping from dimensions, by name or "
+            "number, to ranges"
         )
     found: dict[int, Chosen] = {}
     for key, value in chosen.items():
@@ -187,13 +188,13 @@ def span_of(part: object, name: str, length: int) -> Span:
     whole = [_whole(end) for end in ends]
     if len(whole) != 2 or whole[0] is None or whole[1] is None:
         raise InvalidInputError(
-            f"{part!r} is not a part of dimension {name!r}: give a position, or (first, one after "
+            f"{part!r} is not a range of dimension {name!r}: give a position, or (first, one after "
             "the last)"
         )
     start, stop = whole[0], whole[1]
     if not 0 <= start <= stop <= length:
         raise InvalidInputError(
-            f"positions {start} to {stop} do not lie in dimension {name!r} of {length}"
+            f"positions {start} to {stop} are outside dimension {name!r} of length {length}"
         )
     return start, stop
 

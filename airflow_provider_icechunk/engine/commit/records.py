@@ -69,7 +69,7 @@ def as_box(given: Sequence[Any]) -> Box:
         step = span.step if isinstance(span, slice) else None
         if step not in (None, 1) or start is None or stop is None or not 0 <= start <= stop:
             raise InvalidInputError(
-                f"{given!r} is not a box: give (first, one after the last) for each dimension"
+                f"{given!r} is not a box: give (first, end) for each dimension, end not included"
             )
         box.append((int(start), int(stop)))
     return tuple(box)

@@ -257,7 +257,7 @@ def only_growing(dataset: IcechunkDataset, dim: str | None) -> str:
         return next(iter(growing))
     if dim not in growing:
         raise InvalidInputError(
-            f"say with `dim` which growing dimension of {dataset.repository!r} is meant: "
+            f"set `dim` to a growing dimension of {dataset.repository!r}: "
             f"{', '.join(growing) or 'it has none'}"
         )
     return dim

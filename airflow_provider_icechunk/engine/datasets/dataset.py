@@ -70,7 +70,7 @@ class Variable:
                 raise _wrong("Variable: shards need chunks")
             if any(shard % chunk for shard, chunk in zip(self.shards, self.chunks, strict=True)):
                 raise _wrong(
-                    f"Variable: shards {self.shards} are not whole numbers of chunks {self.chunks}"
+                    f"Variable: shards {self.shards} are not multiples of chunks {self.chunks}"
                 )
         put(self, "fill_value", _fill_value(self.fill_value))
 
@@ -157,7 +157,7 @@ class Placement:
             labels = {str(dim): list(found) for dim, found in value["labels"].items()}
             lengths = {str(dim): int(length) for dim, length in value["lengths"].items()}
         except (TypeError, ValueError, AttributeError) as error:
-            raise _wrong(f"this is not a placement: {error}") from None
+            raise _wrong(f"not a placement: {error}") from None
         return cls(regions, labels, lengths)
 
 
@@ -248,7 +248,7 @@ class IcechunkDataset:
         lengths = {name: dim for name, dim in self.dims.items() if isinstance(dim, int)}
         for name, dim in growing.items():
             if name not in given:
-                raise _wrong(f"`at` has to say where on {name!r} the run belongs")
+                raise _wrong(f"`at` must say where along {name!r} the run belongs")
             if dim.is_regular:
                 start, stop = _regular(name, dim, given[name])
                 regions[name], lengths[name] = (start, stop), stop
@@ -380,7 +380,7 @@ def _regular(name: str, dim: Growing, wanted: Any) -> tuple[int, int]:
         if stop <= start:
             raise _wrong(
                 f"`at` of {name!r}: nothing lies from {wanted['from']} until {wanted['until']}, "
-                "which is not included"
+                "not included"
             )
         return start, stop
     if not isinstance(wanted, list | tuple):
@@ -401,7 +401,7 @@ def _regular(name: str, dim: Growing, wanted: Any) -> tuple[int, int]:
 
 def _irregular(name: str, dim: Growing, wanted: Any) -> list[Label]:
     if isinstance(wanted, Mapping):
-        raise _wrong(f"`at` of {name!r}: an axis by labels has no ranges: list the labels")
+        raise _wrong(f"`at` of {name!r}: an axis with by='labels' has no ranges: list the labels")
     labels = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
     if not labels:
         raise no_label(name)
@@ -485,9 +485,7 @@ def _coordinate_type(values: Sequence[Any]) -> str:
 
 def _dtype(owner: str, value: Any) -> str:
     if not isinstance(value, str) or not _DTYPE.fullmatch(value):
-        raise _wrong(
-            f"{owner}: {value!r} is not a data type: use a name of NumPy, such as 'float32'"
-        )
+        raise _wrong(f"{owner}: {value!r} is not a data type: use a NumPy name, such as 'float32'")
     return value
 
 
@@ -512,7 +510,7 @@ def _fill_value(value: Any) -> Scalar | None:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "zarr.json":
-        raise _wrong(f"{name!r} is not a name of a dimension or a variable")
+        raise _wrong(f"{name!r} is not a valid name for a dimension or a variable")
     return name
 
 

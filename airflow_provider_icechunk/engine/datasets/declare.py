@@ -152,7 +152,7 @@ def _put_coordinate(
     if len(different):
         place = int(different[0])
         raise AlreadyExistsError(
-            f"{_shown(group, name)} holds {found[place]} at place {place}, declared as "
+            f"{_shown(group, name)} holds {found[place]} at position {place}, declared as "
             f"{values[place]}: correct the declaration, or delete the array",
             kind=Kind.NODE_EXISTS,
         )

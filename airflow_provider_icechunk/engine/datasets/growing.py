@@ -76,11 +76,12 @@ class Growing:
             raise _wrong("Growing: coordinate_chunk must be a whole number, at least 1")
         if self.by == "labels":
             if self.start is not None or self.every is not None:
-                raise _wrong('Growing(by="labels") takes no start and no every')
+                raise _wrong('Growing(by="labels") takes neither start nor every')
             put(self, "dtype", self.dtype or _LABEL_TYPES[0])
             if self.dtype not in _LABEL_TYPES:
                 raise _wrong(
-                    f"Growing: the labels cannot be {self.dtype!r}: {', '.join(_LABEL_TYPES)}"
+                    f"Growing: labels cannot have the type {self.dtype!r}; choose from: "
+                    f"{', '.join(_LABEL_TYPES)}"
                 )
             return
         if self.by != "steps":
@@ -91,7 +92,7 @@ class Growing:
                 'by="labels" for an axis without fixed steps'
             )
         if self.dtype is not None:
-            raise _wrong('Growing: dtype is for by="labels"; steps are times')
+            raise _wrong('Growing: dtype applies to by="labels" only; steps are times')
         put(self, "every", _canonical_step(self.every))
         put(self, "start", _full_text(moment_of(self.start, "start")))
         if self._months and _moment(str(self.start)).day > _LAST_SAFE_DAY:
@@ -169,7 +170,7 @@ class Growing:
     def label(self, position: int) -> datetime:
         """The label of a place, in UTC."""
         if position < 0:
-            raise _wrong(f"there is no label at place {position}")
+            raise _wrong(f"there is no label at position {position}")
         return self._step(position + self.first_step)
 
     def _step(self, number: int) -> datetime:
@@ -315,7 +316,7 @@ def moment_of(label: object, name: str) -> datetime:
         except (ValueError, OverflowError):
             pass
     raise _wrong(
-        f"{label!r} is not a label of {name!r}: give a time, as an ISO text like 2026-01-31 or "
+        f"{label!r} is not a label of {name!r}: pass a time: an ISO string like 2026-01-31 or "
         "2026-01-31T06:00, a date or a datetime"
     )
 
@@ -335,7 +336,7 @@ def _canonical_step(every: str | timedelta) -> str:
     if isinstance(every, timedelta):
         micros = every // timedelta(microseconds=1)
         if micros < 1:
-            raise _wrong(f"Growing: every {every} is not a step forward")
+            raise _wrong(f"Growing: every {every} is not a positive step")
     else:
         micros, months = _parsed_step(every)
         if months:

@@ -90,7 +90,7 @@ def _check_labels(name: str, dim: str, found: Any, place: Any) -> None:
     wanted = int(place.sizes[dim])
     if int(found.sizes[dim]) != wanted:
         raise InvalidInputError(
-            f"{name!r} has {found.sizes[dim]} steps along {dim!r}, and this run has {wanted}"
+            f"{name!r} has {found.sizes[dim]} steps along {dim!r}, but this run has {wanted}"
             + (f": {_shown(place.indexes[dim])}" if dim in place.indexes else "")
         )
     if dim not in found.indexes or dim not in place.indexes:
@@ -102,8 +102,9 @@ def _check_labels(name: str, dim: str, found: Any, place: Any) -> None:
     if all(one.dtype.kind in "fiu" for one in numbers) and np.allclose(*numbers, rtol=1e-6, atol=0):
         return
     raise InvalidInputError(
-        f"{name!r} has the labels {_shown(own)} along {dim!r}, and this run belongs at "
-        f"{_shown(stored)}: select or sort the data first"
+        f"{name!r} has the labels {_shown(own)} along {dim!r}, but this run belongs at "
+        f"{_shown(stored)}: "
+        "select or sort the data first"
     )
 
 

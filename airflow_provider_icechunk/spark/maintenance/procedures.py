@@ -50,7 +50,7 @@ def call(
     chosen = _PROCEDURES.get(name)
     if chosen is None:
         raise InvalidInputError(
-            f"there is no procedure {procedure!r}: it is one of {', '.join(_PROCEDURES)}"
+            f"there is no procedure {procedure!r}: choose one of {', '.join(_PROCEDURES)}"
         )
     known = list(signature(chosen).parameters)[2:]
     unknown = sorted(set(arguments) - set(known))

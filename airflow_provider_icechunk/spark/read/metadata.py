@@ -262,11 +262,11 @@ def plan_metadata(
     """Plan to read a table of metadata."""
     if table not in METADATA_COLUMNS:
         raise InvalidInputError(
-            f"there is no table {table!r} of metadata: it is one of "
+            f"there is no table {table!r} of metadata: choose one of "
             f"{', '.join(get_args(MetadataTable))}"
         )
     if dim is not None and table != "coverage":
-        raise InvalidInputError(f"`dim` is for coverage, and says nothing about {table}")
+        raise InvalidInputError(f"`dim` applies to coverage, not to {table}")
     tasks: tuple[str, ...] = ("",)
     if table in ("arrays", "chunks", "coverage"):
         tree = repository.readonly_session(snapshot_id=snapshot_id).tree

@@ -130,7 +130,9 @@ def plan_reading(
     box = _box(arrays[0], names, home, selection, decode)
     if layout == "chunks":
         if columns is not None:
-            raise InvalidInputError("`columns` are of long frames: a frame of chunks has its own")
+            raise InvalidInputError(
+                "`columns` applies to long frames: a frame of chunks has fixed columns"
+            )
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
         return PlannedRead(session, layout, CHUNK_COLUMNS, (), (), box, tuple(work))
     decodings = tuple(_decoding(array, decode) for array in arrays)

@@ -113,7 +113,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     given = {name.lower(): options[name] for name in options}
     if _OF_A_TABLE in given:
         raise InvalidInputError(
-            "Spark does not tell a source in Python the options of a table when it is read: "
+            "Spark does not pass the options of a table to a Python data source when it is read: "
             "use CREATE TEMPORARY VIEW ... USING icechunk OPTIONS (...)"
         )
     try:

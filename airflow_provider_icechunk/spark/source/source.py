@@ -310,7 +310,7 @@ def _chunk_columns(schema: StructType, overwrite: bool) -> tuple[int, int]:
     """The positions of the columns `chunk` and `data`; raises if the frame cannot be written."""
     if overwrite:
         raise InvalidInputError(
-            'arrays cannot be overwritten as a whole: use mode("append"), for a stream '
+            'an array cannot be overwritten as a whole: use mode("append"), for a stream '
             'outputMode("append"), which replaces the chunks that the frame contains'
         )
     names = schema.fieldNames()

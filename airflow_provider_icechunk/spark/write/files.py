@@ -277,7 +277,7 @@ def _opened(file: str, variable: str) -> Iterator[Any]:
     try:
         opened = h5py.File(file, "r")
     except OSError as error:
-        raise InvalidInputError(f"{file}: this is no HDF5 or NetCDF4 file ({error})") from None
+        raise InvalidInputError(f"{file}: not an HDF5 or NetCDF4 file ({error})") from None
     with opened as source:
         if not isinstance(source.get(variable), h5py.Dataset):
             raise InvalidInputError(f"{file}: there is no variable {variable!r}")
