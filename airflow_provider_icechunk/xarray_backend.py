@@ -1,9 +1,9 @@
 """`xarray.open_dataset("icechunk:///folder?branch=main", engine="icechunk")`.
 
 The address is that of the repository's storage behind `icechunk+`, as in
-`icechunk+s3://bucket/prefix`; `icechunk:///folder` is a folder. After the `?` come `branch`, `tag`,
-`snapshot`, `as_of` and `group`, which are also arguments. Values are read when they are used, and
-repositories that are opened again stay open, with what they have cached by snapshot.
+`icechunk+s3://bucket/prefix`; `icechunk:///folder` is a folder. The query takes `branch`, `tag`,
+`snapshot`, `as_of` and `group`, which are also arguments. Values are read when used. Repositories
+stay open between calls, with what they have cached by snapshot.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class IcechunkBackend(BackendEntrypoint):
 
 
 def parse_address(address: str) -> tuple[str, dict[str, str]]:
-    """The URL of the storage, and what the address asks for. Pure."""
+    """The URL of the storage, and the version that the address requests. Pure."""
     parts = urlsplit(address)
     scheme = parts.scheme.removeprefix(f"{_SCHEME}+")
     if scheme == parts.scheme != _SCHEME:

@@ -1,7 +1,7 @@
-"""Pictures of arrays: few values, out of few chunks, whatever the size of the array.
+"""Pictures of arrays: few values from few chunks, whatever the size of the array.
 
-A screen has some hundred rows and columns. Where the positions it would show lie in more chunks
-than a request may decode, chunks in between are left out, evenly, and the answer says so.
+A screen has some hundred rows and columns. If the positions to show are in more chunks than a
+request may decode, evenly spaced chunks are left out, and the response says so.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class PicturePart:
     height: int = 360
     width: int = 640
     box: tuple[int, int, int, int] | None = None
-    """First row, end of rows, first column, end of columns: a part that was zoomed into."""
+    """First row, end of rows, first column, end of columns: the part zoomed into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The positions of a picture along one dimension, and the chunks they lie in."""
+    """The positions of a picture along one dimension, and their chunks."""
 
     indices: NDArray[np.int64]
     chunks: int
@@ -150,7 +150,7 @@ class Canvas:
         self.attributes = attributes_of(self.document)
 
     def open(self) -> zarr.Array[Any]:
-        """The array, unless a single chunk of it is too much for a page."""
+        """The array, unless a single chunk of it is too large for a page."""
         if array_document(self.node).chunk_counts is not None:
             raise UnsupportedError("arrays whose chunks have different lengths are not drawn")
         try:
@@ -296,7 +296,7 @@ def _draw(session: Session, path: str, wanted: PicturePart) -> tuple[Picture, ND
 
 
 def _axes(canvas: Canvas, wanted: PicturePart) -> list[int]:
-    """The dimensions of a picture: those that were asked for, or the last two."""
+    """The dimensions of a picture: the requested ones, or the last two."""
     ndim = len(canvas.shape)
     if canvas.kind == "value":
         return []
@@ -359,7 +359,7 @@ def _read(array: zarr.Array[Any], selection: list[Any], axes: Sequence[int]) -> 
 
 
 def scaled(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float64]:
-    """Numbers as CF attributes mean them; not a number where they say nothing is there. Pure."""
+    """Numbers decoded by their CF attributes, with NaN for missing values. Pure."""
     real = np.abs(values) if values.dtype.kind == "c" else values
     numbers = real.astype(np.float64)
     for name in ("_FillValue", "missing_value"):
@@ -376,7 +376,7 @@ def scaled(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float
 
 
 def statistics(numbers: NDArray[np.float64]) -> ShownStatistics:
-    """Of the values that are there. Pure."""
+    """Statistics of the present values. Pure."""
     there = numbers[np.isfinite(numbers)]
     missing = int(numbers.size - there.size)
     if not there.size:
@@ -432,7 +432,7 @@ def compare(
 
 
 def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ...]) -> Cell:
-    """One value, the chunk it lies in, and where the bytes of that are."""
+    """One value, its chunk, and where that chunk is stored."""
     session = open_version(repository, version)
     canvas = Canvas(session, path)
     _check_position(canvas, at)
@@ -447,6 +447,6 @@ def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ..
             plain = np.asarray(found)
             value = str(plain) if plain.dtype.kind in "mMSUTO" else plain.item()
         except (IcechunkError, ValueError, TypeError) as error:
-            # Where it lies is worth knowing even where it cannot be read.
+            # Its location is useful even if it cannot be read.
             value = f"cannot be read: {error}"
     return cell_of(session, canvas.node, at, value, labels)

@@ -1,4 +1,4 @@
-"""What a release of PySpark lacks, and what to do without it.
+"""What a release of PySpark lacks, and the alternative.
 
 Functions work on Spark 3.5 and later; the data source needs 4.0, its parts for streams 4.1 and 4.2.
 `pyspark-client` has only what Spark Connect can do: no `SparkContext`, and no tasks of its own.

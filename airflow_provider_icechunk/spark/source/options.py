@@ -57,7 +57,7 @@ class SourceOptions(BaseModel):
     """For the coverage among them: the dimension."""
     variables: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
-    """Of a long frame, those to make."""
+    """The columns of a long frame to produce."""
     isel: dict[str, int | tuple[int, int]] = {}
     sel: dict[str, tuple[Any, Any]] = {}
     coordinates: bool = True
@@ -118,13 +118,13 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         )
     try:
         ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
-        # An alias beside the name it stands for stays, and is refused as unknown.
+        # An alias given together with its name is kept, and refused as unknown.
         known = {
             _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value
             for name, value in ours.items()
         }
         where = {name: known.pop(name) for name in OPTIONS if name in known}
-        # Without an address, `path` is what is named as missing.
+        # Without an address, the error says that `path` is missing.
         place = {"url": known.get("path") or "memory://missing", **where}
         return SourceOptions.model_validate({**known, "location": place})
     except ValidationError as error:

@@ -171,7 +171,7 @@ class _Pushing:
 
 
 def comparison(one: Filter) -> ColumnFilter | None:
-    """A filter of Spark in terms that need no Spark; `None` if it is of another kind."""
+    """A Spark filter in terms that do not need Spark; `None` if it is of another kind."""
     from airflow_provider_icechunk.spark.read.prune import ColumnFilter
 
     name = type(one).__name__
