@@ -1,7 +1,7 @@
-"""Undo a commit of this process that may be incomplete, before anybody builds on it.
+"""Undo a commit of this process that may be incomplete, before anyone builds on it.
 
-A process that stalls between its last look at the collections and the write that moves its branch
-may move it to a snapshot that was collected meanwhile. It notices afterwards, and moves it back.
+A process that stalls between its last check of the collections and the write that moves its branch
+may move it to a snapshot that has been collected. It notices afterwards, and moves it back.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from airflow_provider_icechunk.exceptions import IcechunkError, NotFoundError
 
 
 def take_back(core: Core, branch: str, base: SnapshotId, snapshot: SnapshotId) -> bool:
-    """Move a branch from `snapshot` back to `base`; whether it is there now.
+    """Move a branch from `snapshot` back to `base`; returns whether it is there now.
 
-    It stays where it is if others have committed on top, or if `base` was collected by now.
+    It stays where it is if others have committed on top, or if `base` has been collected.
     """
     refs = core.refs
     try:

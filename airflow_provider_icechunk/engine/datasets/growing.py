@@ -1,6 +1,6 @@
-"""A dimension that grows: from a label, such as a day, to its place, by arithmetic. Pure.
+"""A growing dimension: computes the position of a label, such as a day, by arithmetic.
 
-Standard library only, because declarations are imported where DAGs are parsed.
+Pure. Standard library only, because DAG files import declarations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Label = str | int | float
 FIRST_STEP = "airflow_provider_icechunk.first_step"
 """Attribute of a stored coordinate: how many steps were dropped from the front of its dimension."""
 MOST_STEPS = 100_000_000
-"""A label further away than this is a typing error: its coordinate would fill the memory."""
+"""A label further away than this is a typo: its coordinate would fill the memory."""
 
 _UNITS = {
     "us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000,
@@ -45,11 +45,11 @@ _NO_LABEL = (
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A dimension that gets longer over time, and where each of its labels belongs.
+    """A dimension that grows over time, and the position of each of its labels.
 
-    With `start` and `every` the place of a label follows by arithmetic, in UTC, so that each run
-    knows its own whatever else exists. With `by="labels"` it is looked up in the stored coordinate,
-    and a label that is not there goes to the end.
+    With `start` and `every`, the position of a label is computed, in UTC, so each run knows its
+    own whatever else exists. With `by="labels"`, it is looked up in the stored coordinate, and a
+    new label goes to the end.
     """
 
     start: str | date | None = None
@@ -64,8 +64,9 @@ class Growing:
     coordinate_chunk: int = 1024
     """Labels per chunk of the coordinate."""
     first_step: int = 0
-    """Steps that were dropped from the front: places count from there. It is not declared, but read
-    from what is stored; `start` stays what it was."""
+    """Steps dropped from the front, from which positions count. Read from storage, not declared;
+    `start` does not change.
+    """
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -106,7 +107,7 @@ class Growing:
 
     @property
     def is_regular(self) -> bool:
-        """Whether places follow by arithmetic."""
+        """Whether positions are computed by arithmetic."""
         return self.by == "steps"
 
     @property
@@ -132,7 +133,7 @@ class Growing:
         return moment_of(label, name)
 
     def position(self, label: object, name: str = "the growing dimension") -> int:
-        """Where a label belongs; one before the start or between two steps is refused."""
+        """The position of a label; one before the start or between two steps is refused."""
         moment = self.parse(label, name)
         number = self._at_or_before(moment)
         if number < 0:
@@ -160,7 +161,7 @@ class Growing:
         return number - self.first_step
 
     def places_before(self, label: object, name: str = "the growing dimension") -> int:
-        """How many places lie before a time, which need not be a label."""
+        """The number of positions before a time, which need not be a label."""
         moment = self.parse(label, name)
         number = self._at_or_before(moment)
         if number >= 0 and self._step(number) != moment:
@@ -168,7 +169,7 @@ class Growing:
         return max(0, number - self.first_step)
 
     def label(self, position: int) -> datetime:
-        """The label of a place, in UTC."""
+        """The label at a position, in UTC."""
         if position < 0:
             raise _wrong(f"there is no label at position {position}")
         return self._step(position + self.first_step)
@@ -192,15 +193,15 @@ class Growing:
         return _full_text(moment)
 
     def texts(self, start: int, stop: int) -> list[str]:
-        """The labels of some places as texts."""
+        """The labels at some positions as texts."""
         return [self.text(self.label(position)) for position in range(start, stop)]
 
     def length(self, labels: Iterable[object]) -> int:
-        """How long the axis has to be at least to hold all of these labels."""
+        """The minimum length of an axis that holds all of these labels."""
         return max((self.position(label) + 1 for label in labels), default=0)
 
     def offset(self, position: int) -> int:
-        """What the coordinate stores at a place: units of `cf_attrs` since the start."""
+        """The stored value of the coordinate at a position: units of `cf_attrs` since the start."""
         if self._months:
             return (self.label(position) - self.first) // _DAY
         return (position + self.first_step) * self._micros // _UNITS[self._cf_unit()]
@@ -224,7 +225,7 @@ class Growing:
     # -- labels without steps
 
     def key(self, label: object, name: str = "the growing dimension") -> Label:
-        """A label of an axis without steps, in the one spelling that is compared."""
+        """A label of an axis without steps, in its canonical spelling."""
         if is_blank(label):
             raise no_label(name)
         if self.dtype == "datetime64[s]":
@@ -278,7 +279,7 @@ class Growing:
         return number
 
     def _neighbour(self, number: int) -> str:
-        """A label for a message about another one, which must not fail for want of this one."""
+        """A label for a message about another one; a failure here must not hide that message."""
         try:
             return self.text(self._step(number))
         except InvalidInputError:
@@ -290,12 +291,12 @@ class Growing:
 
 
 def is_blank(label: object) -> bool:
-    """Whether a label is what templates make of a logical date that is not there."""
+    """Whether a label is what templates render without a logical date."""
     return label is None or (isinstance(label, str) and label.strip() in ("", "None"))
 
 
 def no_label(name: str) -> InvalidInputError:
-    """Why a blank label is refused, and what to give instead."""
+    """Why a blank label is refused, and what to pass instead."""
     return _wrong(_NO_LABEL.format(name=name))
 
 
