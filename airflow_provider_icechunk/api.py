@@ -486,15 +486,15 @@ def copy_repository(
 ) -> CopyResult:
     """Copy a whole repository, of any generation, to an empty place or an earlier copy; verify it.
 
-    Made again after it died, or later, it copies what is missing. The other way round it restores.
-    Objects that never change are never overwritten, and references are moved last. A target whose
+    Repeated later, or after a failure, it copies what is missing. In the other direction it
+    restores. Immutable objects are never overwritten, and refs are moved last. A target whose
     branches are at snapshots that the source does not have is refused: somebody committed there.
-    Virtual chunks stay where they are.
+    Virtual chunks are not copied.
 
-    :param repository: what is copied: an open repository, or the storage it is in.
+    :param repository: the source: an open repository, or its storage.
     :param overwrite: move such branches of the target anyway.
-    :param compare: compare objects that are there already byte by byte, and not only by size.
-    :param progress: called with how many objects were copied so far, and their bytes.
+    :param compare: compare existing objects byte by byte, not only by size.
+    :param progress: called with the number of objects copied so far, and their bytes.
     """
     from airflow_provider_icechunk.engine.pipelines import copying
     from airflow_provider_icechunk.engine.repository import Repository
@@ -530,16 +530,16 @@ def _all_error_kinds() -> list[str]:
 
 
 def initialize_logs() -> None:
-    """Print log lines as `ICECHUNK_LOG` says; done when this module is imported."""
+    """Print log lines as set by `ICECHUNK_LOG`; called when this module is imported."""
     if logs.VARIABLE in os.environ:
         logs.set_filter(None)
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
-    """Print log lines that a filter lets through, such as `debug` or `icechunk=debug,warn`.
+    """Print the log lines that pass a filter, such as `debug` or `icechunk=debug,warn`.
 
-    `None` takes the filter of `ICECHUNK_LOG`, and without that prints nothing. Lines go through
-    Python's logging under `icechunk` as well, whatever is printed.
+    `None` uses the filter in `ICECHUNK_LOG`, and prints nothing without one. In any case, lines
+    also go through Python's logging under `icechunk`.
     """
     logs.set_filter(log_filter_directive)
     directive = (log_filter_directive or "").rsplit("=", 1)[-1].upper()
@@ -664,7 +664,7 @@ _ROOMS = frozenset(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: together they take longer than most scripts."""
+    """Import a name when it is first used: importing all of them takes longer than most scripts."""
     if name in _LATE:
         home = _LATE[name]
         found = getattr(import_module(f"airflow_provider_icechunk.{home}"), name)
@@ -682,7 +682,7 @@ def __dir__() -> list[str]:
 
 
 def _give_default_settings() -> None:
-    """Complete the official face of storages: their room knows no configuration."""
+    """Complete the official interface of storages, whose room does not know configurations."""
     from airflow_provider_icechunk.engine.storage.faces import Storage
 
     Storage.default_settings = _default_settings  # type: ignore[attr-defined]

@@ -128,7 +128,7 @@ class NotFoundError(IcechunkError, KeyError):
 
 
 class RepositoryNotFoundError(NotFoundError):
-    """There is no repository at this place."""
+    """There is no repository at this location."""
 
 
 class RefNotFoundError(NotFoundError):
@@ -326,7 +326,7 @@ class InternalError(IcechunkError):
 
 
 class CheckFailedError(IcechunkError):
-    """Data is not as its checks want it. `report` has every check with its value and limit."""
+    """Data failed its checks. `report` has every check with its value and limit."""
 
     default_kind = Kind.CHECK_FAILED
 

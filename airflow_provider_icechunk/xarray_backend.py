@@ -1,9 +1,9 @@
 """`xarray.open_dataset("icechunk:///folder?branch=main", engine="icechunk")`.
 
 The address is that of the repository's storage behind `icechunk+`, as in
-`icechunk+s3://bucket/prefix`; `icechunk:///folder` is a folder. After the `?` come `branch`, `tag`,
-`snapshot`, `as_of` and `group`, which are also arguments. Values are read when they are used, and
-repositories that are opened again stay open, with what they have cached by snapshot.
+`icechunk+s3://bucket/prefix`; `icechunk:///folder` is a folder. The query takes `branch`, `tag`,
+`snapshot`, `as_of` and `group`, which are also arguments. Values are read when used. Repositories
+stay open between calls, with what they have cached by snapshot.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class IcechunkBackend(BackendEntrypoint):
 
 
 def parse_address(address: str) -> tuple[str, dict[str, str]]:
-    """The URL of the storage, and what the address asks for. Pure."""
+    """The URL of the storage, and the version that the address requests. Pure."""
     parts = urlsplit(address)
     scheme = parts.scheme.removeprefix(f"{_SCHEME}+")
     if scheme == parts.scheme != _SCHEME:
@@ -98,7 +98,7 @@ def parse_address(address: str) -> tuple[str, dict[str, str]]:
     unknown = sorted(query.keys() - set(_QUERY))
     if unknown:
         raise InvalidInputError(
-            f"{', '.join(unknown)} in {address!r} is unknown; there are: {', '.join(_QUERY)}"
+            f"{', '.join(unknown)} in {address!r} is unknown; choose from: {', '.join(_QUERY)}"
         )
     storage = "file" if scheme == _SCHEME else scheme
     return urlunsplit((storage, parts.netloc, parts.path, "", "")), query
@@ -113,7 +113,9 @@ def _open(address: Any, given: Mapping[str, Any]) -> tuple[Session, str | None]:
     storage, asked = parse_address(address)
     twice = [name for name, one in given.items() if one is not None and name in asked]
     if twice:
-        raise InvalidInputError(f"{twice[0]} is in the address and an argument; give one of them")
+        raise InvalidInputError(
+            f"{twice[0]} is given both in the address and as an argument; give one of them"
+        )
     chosen = {**asked, **{name: one for name, one in given.items() if one is not None}}
     group, as_of = chosen.pop("group", None), chosen.pop("as_of", None)
     names = {name: chosen.get(name) for name in ("branch", "tag")}

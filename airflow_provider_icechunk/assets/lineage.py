@@ -1,7 +1,7 @@
-"""What a task wrote, as OpenLineage tells it: one dataset per repository, with arrays as fields.
+"""What a task wrote, for OpenLineage: one dataset per repository, with arrays as fields.
 
-The version of a dataset is a snapshot id. Only OpenLineage's provider calls this, so that its
-packages are there.
+The version of a dataset is a snapshot id. Only OpenLineage's provider calls this, so its packages
+are installed.
 """
 
 from __future__ import annotations

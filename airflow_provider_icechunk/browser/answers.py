@@ -1,9 +1,9 @@
-"""Answers that are kept for a while, as the bytes that are sent.
+"""Cached responses, as the bytes that are sent.
 
-A version never changes, so an answer is right as long as branches and tags stand where they stood
-when it was made. They are read again every two seconds; what they do not tell (an expiry that
-rewrites history, a file that was lost) is seen after a minute. Many people who look at the same
-thing cost as much as one.
+A version never changes, so a response is valid as long as branches and tags have not moved since
+it was made. They are read again every two seconds; changes that they do not show (an expiry that
+rewrites history, a lost file) are seen after a minute. Many people who view the same thing cost as
+much as one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT_FOR = 60.0
 
 @dataclass(slots=True)
 class _Pending:
-    """An answer that somebody is making."""
+    """A response that is being made."""
 
     done: threading.Event = field(default_factory=threading.Event)
     data: bytes | None = None
@@ -41,7 +41,7 @@ class Answers:
         self.size = 0
 
     def find(self, key: Hashable) -> bytes | None:
-        """An answer that is kept."""
+        """A cached response."""
         with self._lock:
             found = self._kept.get(key)
             if found is None or found[1] <= self._clock():
@@ -50,7 +50,7 @@ class Answers:
             return found[0]
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """An answer; of several threads that miss it at once one makes it, the others wait."""
+        """A response; if several threads miss it at once, one makes it and the others wait."""
         while (found := self.find(key)) is None:
             mine = _Pending()
             with self._lock:
@@ -60,7 +60,8 @@ class Answers:
             other.done.wait()
             if other.data is not None:
                 return other.data
-            # It failed for the other one, whose limits may have been used up: try it ourselves.
+            # It failed for the other thread, perhaps because that had reached its limits: try
+            # here.
         return found
 
     def _make(self, key: Hashable, make: Callable[[], bytes], mine: _Pending) -> bytes:

@@ -1,7 +1,8 @@
-"""The HTTP application: one route for each view, all of them reading, all of them bounded.
+"""The HTTP application: one route per view, all read-only and bounded.
 
-Whoever mounts it says who may look: `build_app` takes dependencies for every route and for those
-that touch a place. Answers are JSON; the page itself is a static file that knows only this API.
+The code that mounts it decides who has access: `build_app` takes dependencies for every route and
+for those that touch a place. Answers are JSON; the page itself is a static file that knows only
+this API.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FILES = {
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
 }
-"""Everything that is served as it is: nothing else in the folder can be asked for."""
+"""The files that are served unchanged; nothing else in the folder can be requested."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -59,7 +60,7 @@ HEADERS = {
 }
 FRESH = {**HEADERS, "Cache-Control": "no-store"}
 _LOOKERS = 6
-"""Threads that answer views: more would only take turns with the processor."""
+"""Threads that answer views: more would only compete for the processor."""
 _MEASURERS = 2
 _LOOKING = RequestLimits()
 _MEASURING = RequestLimits(seconds=60.0, requests=50_000, bytes=1 << 30)
@@ -149,13 +150,13 @@ def _desk(request: Request) -> Desk:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Somebody asks about one repository."""
+    """A request about one repository."""
 
     desk: Desk
     place: str
     repository: str
     asked: str
-    """The view and everything that was given with it."""
+    """The view and all its parameters."""
 
     async def answer(
         self,
@@ -164,9 +165,9 @@ class Question:
         *,
         keep: bool = True,
     ) -> Response:
-        """What `look` finds in the repository, within the limits of a request.
+        """The result of `look` on the repository, within the limits of a request.
 
-        Threads of the server's own are few, so that a slow storage blocks nobody else's pages.
+        It runs in a few threads of its own, so that a slow storage blocks no other pages.
         """
         known = self.desk.shelf.known_standing(self.place, self.repository) if keep else None
         data = None if known is None else self.desk.answers.find(self._key(known))
@@ -201,7 +202,7 @@ class Question:
 
 
 async def read_question(request: Request, connection_id: str, repository: Text) -> Question:
-    """Which repository a request is about."""
+    """The repository that a request is about."""
     view = request.url.path.rpartition(f"/{connection_id}/")[2]
     asked = f"{view}?{request.url.query}"
     return Question(_desk(request), connection_id, repository, asked)
@@ -212,7 +213,7 @@ Asked = Annotated[Question, Depends(read_question)]
 
 @files.get("/")
 def page() -> FileResponse:
-    """The page, for browsers that are not inside of Airflow's own."""
+    """The page, for use outside Airflow's own."""
     return static_file("page.html")
 
 
@@ -227,7 +228,7 @@ def static_file(name: str) -> FileResponse:
 
 @everybody.get("/api/home")
 def home(request: Request, response: Response) -> models.Home:
-    """Where the person who asks may look."""
+    """The places the user may view."""
     desk = _desk(request)
     response.headers.update(FRESH)
     return models.Home(
@@ -320,7 +321,7 @@ async def written(
 
 @readers.get("/health", response_model=models.Health)
 async def health(asked: Asked) -> Response:
-    """How the repository is doing, as far as that is known at a glance."""
+    """The health of the repository, as far as it can be known quickly."""
     desk, key = asked.desk, (asked.place, asked.repository)
 
     def find(repo: Repository, refs: models.RefNames) -> models.Health:
@@ -399,7 +400,7 @@ async def chunks(
     rows: Annotated[int | None, Query(ge=0, le=64)] = None,
     columns: Annotated[int | None, Query(ge=0, le=64)] = None,
 ) -> Response:
-    """Which chunks of an array are there, and which were written."""
+    """Which chunks of an array exist, and which were written."""
     return await asked.answer(
         lambda repo, _: arrays.read_chunk_map(
             repo, version, path, against, asked.desk.differences, rows=rows, columns=columns
@@ -414,7 +415,7 @@ async def coverage(
     version: Text = "main",
     dim: Maybe = None,
 ) -> Response:
-    """Which labels along a dimension are there."""
+    """Which labels along a dimension are present."""
     return await asked.answer(
         lambda repo, _: coverages.read_coverage(repo, version, path, dim or None),
     )
@@ -431,7 +432,7 @@ def read_wanted(
     """Which part of an array to draw."""
     corners = read_numbers(box, "box")
     if corners and len(corners) != 4:
-        raise InvalidInputError("box has four numbers: first row, end, first column, end")
+        raise InvalidInputError("box needs four numbers: first row, end, first column, end")
     return pictures.PicturePart(
         rows,
         columns,
@@ -460,7 +461,7 @@ async def picture(
     part: Part,
     version: Text = "main",
 ) -> Response:
-    """Values of an array, thinned out."""
+    """Values of an array, sampled."""
     return await asked.answer(
         lambda repo, _: pictures.draw(repo, version, path, part),
     )
@@ -523,7 +524,7 @@ async def dry_run(
 
 @readers.get("/verify", response_model=models.Verified)
 async def verify(asked: Asked) -> Response:
-    """Whether all that branches and tags need is there."""
+    """Whether everything that branches and tags need exists."""
 
     def look(repo: Repository, _: models.RefNames) -> models.Verified:
         found = maintenance.verify(repo)

@@ -1,4 +1,4 @@
-"""One array: its metadata, the map of its chunks, its coverage, and where a cell lies."""
+"""One array: its metadata, the map of its chunks, its coverage, and the location of a cell."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _TEXTS = ("string", "fixed_length_utf32", "null_terminated_bytes", "variable_len
 
 
 def open_version(repository: Repository, version: str) -> Session:
-    """A session on a version that somebody named."""
+    """A session on a version given by name."""
     core = repository.core
-    # Of a large tree only what is asked for is decoded.
+    # Only the requested part of a large tree is decoded.
     base = core.objects.snapshot_header(listed(core, find_version(repository, version)))
     return Session(core, base)
 
@@ -55,7 +55,7 @@ def document_of(node: Node) -> dict[str, Any]:
 
 
 def attributes_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes in a `zarr.json`; anything else than an object is none."""
+    """The attributes in a `zarr.json`; anything but an object counts as none."""
     found = document.get("attributes")
     return found if isinstance(found, dict) else {}
 
@@ -76,7 +76,7 @@ def item_size(document: Mapping[str, Any]) -> int:
 
 
 def axes_of(session: Session, node: Node) -> list[AxisFacts]:
-    """The dimensions of an array, with what their coordinates say of them."""
+    """The dimensions of an array, with the information from their coordinates."""
     document = array_document(node)
     axes = []
     for number, length in enumerate(document.shape):
@@ -180,7 +180,7 @@ def read_chunk_map(
     rows: int | None = None,
     columns: int | None = None,
 ) -> ChunkMap:
-    """Which chunks are there and which were written, over two dimensions of the grid.
+    """Which chunks exist and which were written, over two dimensions of the grid.
 
     Chunks of the other dimensions, and neighbours on a large grid, share a cell.
     """
@@ -223,10 +223,12 @@ def read_chunk_map(
 def _sides(
     grid: Sequence[int], rows: int | None, columns: int | None
 ) -> tuple[int | None, int | None]:
-    """The two dimensions of a map: those that were asked for, or the two with the most chunks."""
+    """The two dimensions of a map: the requested ones, or the two with the most chunks."""
     for axis in (rows, columns):
         if axis is not None and not 0 <= axis < len(grid):
-            raise InvalidInputError(f"the array has {len(grid)} dimensions, there is none {axis}")
+            raise InvalidInputError(
+                f"the array has {len(grid)} dimensions, but no dimension {axis}"
+            )
     if rows is not None and rows == columns:
         raise InvalidInputError("rows and columns are the same dimension")
     if rows is not None or columns is not None:
@@ -279,7 +281,7 @@ def _shares(found: NDArray[np.int64], whole: NDArray[np.float64]) -> str:
 
 
 def chunk_place(session: Session, node: Node, index: Sequence[int]) -> dict[str, Any]:
-    """In which chunk a cell lies, and where the bytes of that chunk are."""
+    """The chunk of a cell, and where that chunk is stored."""
     document = array_document(node)
     if document.chunk_counts is not None:
         raise InvalidInputError(
@@ -309,7 +311,7 @@ def chunk_place(session: Session, node: Node, index: Sequence[int]) -> dict[str,
 def cell_of(
     session: Session, node: Node, index: Sequence[int], value: object, labels: dict[str, str]
 ) -> Cell:
-    """One value with where it lies."""
+    """One value with its location."""
     return Cell(
         value=cut(str(cut_value(value)), 1000),
         index=list(index),

@@ -1,8 +1,8 @@
-"""What one request of the browser may take: time, storage requests and bytes.
+"""What one request of the browser may use: time, storage requests and bytes.
 
-A page is asked for by anybody who may look, of repositories whose files anybody may have made. The
-bounds therefore lie below the engine, in the storage: whatever it does on behalf of a request, it
-ends when the meter has run out. The same storage refuses to write.
+Anybody with access can request a page, about repositories whose files anybody may have written. The
+bounds are therefore enforced below the engine, in the storage: whatever it does for a request ends
+when the meter runs out. The same storage refuses to write.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestLimits:
 
 @dataclass(slots=True)
 class RequestMeter:
-    """What one request has taken so far."""
+    """What one request has used so far."""
 
     limits: RequestLimits
     until: float
@@ -77,7 +77,7 @@ def bounded(limits: RequestLimits) -> Iterator[RequestMeter]:
 
 
 class BoundedStorage(ObservedStorage):
-    """A storage that only reads, and no more than the current request may."""
+    """A read-only storage that enforces the limits of the current request."""
 
     def scan(self, prefix: str) -> Iterator[Listed]:
         """Each listed object counts as a hundredth of a request: a listing is paged."""
@@ -131,8 +131,9 @@ class BoundedStorage(ObservedStorage):
 
 def _too_much(what: str) -> StorageError:
     return StorageError(
-        f"this page would take more than {what}, the limit for one request: look at less at once, "
-        "or use the command line",
+        f"this page would take more than {what}, the limit for one request: request less at "
+        "once, or use "
+        "the command line",
         kind=Kind.LIMIT_EXCEEDED,
     )
 

@@ -31,7 +31,7 @@ MOST_NODES = 500
 _MOST_ARRAYS = 50
 _MOST_CHECKS = 200
 _NEAR = 500
-"""Commits within which an ancestor is looked for; farther versions are compared as trees."""
+"""The number of commits searched for an ancestor; more distant versions are compared as trees."""
 _CHECK_COLUMNS = ("check", "subject", "value", "limit", "text")
 
 
@@ -151,7 +151,7 @@ def read_snapshot(
 
 
 def read_checks(metadata: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What the checks before a commit found; what has not the expected shape is left out."""
+    """The results of the checks before a commit; anything of unexpected form is left out."""
     report = metadata.get(CHECKS_KEY)
     checks = report.get("checks") if isinstance(report, Mapping) else None
     if not isinstance(checks, list):
@@ -179,7 +179,7 @@ class Trees:
 
 
 def _children(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Groups that nobody declared, above nodes that somebody did, are shown like others."""
+    """Implicit groups above existing nodes are shown like others."""
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
     for path in paths:
@@ -274,7 +274,7 @@ def node_facts(node: Node, changes: MarkedChanges, children: int = 0) -> NodeFac
 
 
 def _without_document(path: str, changes: MarkedChanges, children: int) -> NodeFacts:
-    """A node that was removed, or a group that nobody declared."""
+    """A node that was removed, or an implicit group."""
     return NodeFacts(
         path=path,
         name=path.rpartition("/")[2],

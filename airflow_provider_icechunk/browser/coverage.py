@@ -53,9 +53,10 @@ def _check_labels(session: Session, node: Node, dim: str | None) -> None:
 
 
 def missing_labels(session: Session) -> dict[str, int]:
-    """How many labels of their first dimension some arrays lack, by path; whole ones are left out.
+    """The number of missing labels along the first dimension of arrays, by path; complete ones are
+    left out.
 
-    Asked of arrays that grow by chunks along a dimension that has labels; of many, of the first.
+    Covers arrays that grow by chunks along a dimension with labels, and only the first of many.
     """
     found: dict[str, int] = {}
     asked = 0

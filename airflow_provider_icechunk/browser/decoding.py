@@ -1,8 +1,8 @@
-"""Chunks of strangers, decoded only as far as their declared size.
+"""Decode untrusted chunks no further than their declared size.
 
 A few bytes can unpack to gigabytes, and Zarr's codecs unpack whatever they are given. A guard
-stands before each codec that unpacks: it finds out how much would come out, without keeping it, and
-refuses what is more than the chunk has cells for. Codecs that cannot be measured are refused.
+before each decompressor determines the unpacked size without keeping the data, and refuses more
+than the chunk has cells for. Codecs that cannot be measured are refused.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _KEEP_SIZE = frozenset(
         )
     }
 )  # fmt: skip
-"""Codecs that give as many bytes as they take, or a small multiple."""
+"""Codecs whose output is as long as their input, or a small multiple."""
 
 
 def _zstd(data: memoryview, most: int) -> int:
     declared = zstandard.frame_content_size(data)
     if declared >= 0:
-        # The decoder makes room for so many and stops there.
+        # The decoder allocates this many bytes and stops there.
         return declared
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(
         data, read_across_frames=True
@@ -88,7 +88,7 @@ def _count(read: Callable[[], bytes], most: int) -> int:
 
 
 def _number(start: int) -> Callable[[memoryview, int], int]:
-    """The size that stands in the bytes themselves, which the decoder holds to."""
+    """The size declared in the bytes themselves, which the decoder enforces."""
     return lambda data, _: int.from_bytes(data[start : start + 4], "little")
 
 
@@ -132,10 +132,11 @@ class SizeGuard(BytesBytesCodec):
         try:
             size = _UNPACK[self.guarded](stored, most)
         except (zstandard.ZstdError, zlib.error, OSError, ValueError) as error:
-            raise _refusal(self.guarded, f"its bytes are not those of the codec: {error}") from None
+            raise _refusal(self.guarded, f"its bytes do not fit the codec: {error}") from None
         if size > most:
             raise _refusal(
-                self.guarded, f"a chunk unpacks to more than the {most} bytes that it has room for"
+                self.guarded,
+                f"a chunk unpacks to more than the {most} bytes that its array has room for",
             )
         return data
 
@@ -182,13 +183,14 @@ def _guard(codecs: Iterable[Codec]) -> Iterable[Codec]:
             yield SizeGuard(name)
         elif name not in _KEEP_SIZE:
             raise UnsupportedError(
-                f"chunks with the codec {name[:100]!r} are not decoded for a web page, because it "
-                "cannot be known what they unpack to: use Xarray"
+                f"chunks with the codec {name[:100]!r} are not decoded for a web page, "
+                "because their "
+                "unpacked size is unknown: use Xarray"
             )
 
 
 def bytes_at_once(array: zarr.Array[Any], item_size: int) -> int:
-    """Bytes of what is decoded together: a chunk; a shard, where only the whole can be read."""
+    """The bytes decoded together: a chunk, or a shard if it can only be read as a whole."""
     inner = math.prod(array.chunks) * item_size
     if array.shards is None:
         return inner

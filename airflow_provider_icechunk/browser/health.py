@@ -1,7 +1,7 @@
-"""How a repository is doing, at a glance: maintenance, garbage, rebases and missing labels.
+"""The health of a repository at a glance: maintenance, garbage, rebases and missing labels.
 
-Each part is found out by itself and within small limits. What takes more is not known here, and the
-answer says so: a home page with dozens of repositories must not read all of each.
+Each part is determined separately within small limits. Anything that needs more is unknown, and the
+response says so: a home page with dozens of repositories must not read all of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_health(
 ) -> Health:
     """What is known about a repository without reading all of it.
 
-    :param maintenance: what others know of its maintenance: task instances, or this server itself.
+    :param maintenance: maintenance known from elsewhere: task instances, or this server itself.
     """
     tip = refs.branches.get("main") or next(iter(refs.branches.values()), None)
     done = newest([*maintenance, *_operations(repository)])
@@ -67,7 +67,7 @@ def _glance(look: Callable[[], Found]) -> Found | None:
 
 
 def _operations(repository: Repository) -> list[MaintenanceRun]:
-    """Collections and expiries in the log of operations, where the repository keeps one."""
+    """Collections and expiries in the operations log, if the repository has one."""
     found: list[MaintenanceRun] = []
     try:
         for update in islice(repository.ops_log(), _MOST_EVENTS):
@@ -87,7 +87,7 @@ def _stored(repository: Repository) -> tuple[int, int]:
 
 
 def _lately(repository: Repository, tip: str, now: datetime) -> tuple[int, int, int]:
-    """Commits of the last week on a branch, those that were rebased, and how often together."""
+    """Last week's commits on a branch, how many were rebased, and how often in total."""
     commits, rebased, rebases = 0, 0, 0
     for info in islice(repository.ancestry(snapshot_id=tip), _MOST_COMMITS):
         if info.written_at < now - LATELY:

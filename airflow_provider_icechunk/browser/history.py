@@ -1,7 +1,7 @@
-"""Pages of a history, whatever its length: a page costs what it shows, not what lies before it.
+"""Pages of a history, whatever its length: the cost of a page depends only on what it shows.
 
-The place of a page is the set of commits that it begins with, so the server keeps nothing between
-two pages and commits that come meanwhile disturb nothing.
+A page is identified by the set of commits it begins with, so the server keeps nothing between two
+pages and new commits do no harm.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def read_page(
 
 
 def heads(refs: RefNames) -> list[str]:
-    """Where the history of all branches begins; of very many branches, that of the first."""
+    """Where the history of all branches begins; if there are very many, only of the first ones."""
     return list(dict.fromkeys(list(refs.branches.values())[:_MOST_BRANCHES]))
 
 
@@ -147,7 +147,9 @@ def read_cursor(text: str) -> list[str]:
     """The snapshots at which a page begins."""
     parts = text.split(_SEPARATOR)
     if len(parts) > _MOST_BRANCHES + 1:
-        raise InvalidInputError(f"the cursor names {len(parts)} snapshots, which no page made")
+        raise InvalidInputError(
+            f"the cursor names {len(parts)} snapshots, so it does not come from a page"
+        )
     return parts
 
 
@@ -179,7 +181,7 @@ def commit_facts(
 
 
 def maker_of(metadata: Mapping[str, object]) -> Maker | None:
-    """Who made a commit. Metadata is text of anybody: other shapes than the usual are nobody."""
+    """Who made a commit. Anybody can write metadata, so an unexpected form counts as unknown."""
     task = metadata.get(METADATA_KEY)
     if not isinstance(task, Mapping):
         return None
@@ -239,12 +241,12 @@ def _prefetch(core: Core, identities: list[SnapshotId]) -> None:
     try:
         core.objects.prefetch(identities)
     except FormatError:
-        # One of them is damaged: each is read by itself, and that one stays unknown.
+        # One of them is damaged: read each separately, and leave that one unknown.
         return
 
 
 def _log(core: Core, identity: SnapshotId) -> TransactionLog | None:
-    """What a commit changed; `None` where it is not known, for a history is shown all the same."""
+    """What a commit changed; `None` if unknown, because the history is shown anyway."""
     if not core.generation.keeps_logs:
         return None
     try:

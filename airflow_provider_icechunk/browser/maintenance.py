@@ -31,11 +31,13 @@ from .models import (
 
 _MOST_ROWS = 200
 _MOST_ARRAYS = 500
-"""Whose sizes are added up for a glance; of more, their metadata would take too long to read."""
+"""The most arrays whose sizes are summed for an overview; reading the metadata of more would take
+too long.
+"""
 
 
 def read_summary(repository: Repository, path: str, refs: RefNames, page_of: PageOf) -> Summary:
-    """One repository at a glance: what its references and its newest snapshot say."""
+    """One repository at a glance: from its refs and its newest snapshot."""
     core = repository.core
     tip = refs.branches.get("main") or next(iter(refs.branches.values()), None)
     facts: dict[str, object] = {"arrays": 0, "groups": 0, "references": 0}
@@ -129,7 +131,7 @@ def _size(name: str, one: measuring.Size) -> SizeFacts:
 def plan_expiry(
     repository: Repository, older_than: str, keep_last: int | None, *, now: datetime
 ) -> DryRun:
-    """What an expiry would take out of the history."""
+    """What an expiry would remove from the history."""
     cutoff = safe_cutoff(read_cutoff(older_than), SAFE_AGE, now=now, setting="the minimum age")
     plan = repository.plan_expiration(RetentionPolicy(cutoff, keep_last))
     return DryRun(
@@ -160,7 +162,7 @@ def plan_collection(repository: Repository, older_than: str, *, now: datetime) -
 
 
 def verify(repository: Repository) -> Verified:
-    """Whether all that branches and tags need is there."""
+    """Whether everything that branches and tags need exists."""
     report = repository.verify()
     return Verified(
         ok=report.ok,

@@ -1,6 +1,6 @@
-"""What the browser answers: one pydantic model for each view, and so one JSON schema.
+"""The responses of the browser: one pydantic model, and so one JSON schema, per view.
 
-Texts that come out of a repository (messages, names, attributes) are only ever text: the page puts
+Texts that come from a repository (messages, names, attributes) are only ever text: the page puts
 them into text nodes, never into markup. Long ones are cut here.
 """
 
@@ -35,7 +35,7 @@ class PlaceFacts(Answer):
 
 
 class Home(Answer):
-    """Where the person who asks may look."""
+    """The places the user may view."""
 
     places: list[PlaceFacts]
     host: Literal["airflow", "standalone"]
@@ -81,7 +81,7 @@ class CommitFacts(Answer):
     maker: MakerFacts | None = None
     touched: Touched | None = None
     rebases: int = 0
-    """How often it was moved over commits of others before it landed."""
+    """How often it was rebased before it landed."""
     metadata: dict[str, Any] = {}
 
 
@@ -99,9 +99,9 @@ class HistoryPage(Answer):
 
     commits: list[CommitFacts]
     cursor: str | None
-    """Ask with it for older ones; `None` at the end of the history."""
+    """Pass it to get older ones; `None` at the end of the history."""
     examined: int
-    """Commits that were looked at; with a filter, more than are shown."""
+    """Commits that were examined; with a filter, more than are shown."""
     examined_to: datetime | None = None
 
 
@@ -126,7 +126,7 @@ class Summary(Answer):
 
 
 class MaintenanceRun(Answer):
-    """A maintenance run that is known of."""
+    """A known maintenance run."""
 
     what: Literal["verify", "collect", "expire"]
     at: datetime
@@ -138,15 +138,15 @@ class MaintenanceRun(Answer):
 
 
 class Health(Answer):
-    """How a repository is doing. What was too much to find out at a glance is `None`."""
+    """The health of a repository. Anything too expensive to determine is `None`."""
 
     maintenance: list[MaintenanceRun]
     """The last one of each kind."""
     failed_lately: int | None = None
-    """Task instances of the last week that failed to write; known inside of Airflow only."""
+    """Task instances of the last week that failed to write; known inside Airflow only."""
     stored_bytes: int | None
     garbage_bytes: int | None
-    """What no branch and no tag needs: a collection would delete it once it is old enough."""
+    """What no branch or tag needs; a collection deletes it once it is old enough."""
     commits_lately: int | None
     """On the default branch in the last seven days, of the newest 200."""
     rebased_lately: int | None
@@ -156,7 +156,7 @@ class Health(Answer):
 
 
 class WrittenBytes(Answer):
-    """Bytes that commits wrote, by snapshot id; `None` where finding out would take too much."""
+    """Bytes that commits wrote, by snapshot id; `None` where that would be too expensive."""
 
     bytes: dict[str, int | None]
 
@@ -249,7 +249,7 @@ class ArrayFacts(Answer):
 
 
 class ChunkMap(Answer):
-    """Which chunks of an array are there, over two of its dimensions."""
+    """Which chunks of an array exist, over two of its dimensions."""
 
     snapshot_id: str
     against: str | None
@@ -260,7 +260,7 @@ class ChunkMap(Answer):
     grid: list[int]
     """Chunks along the two dimensions; a cell of the map may stand for several."""
     present: str
-    """Base64 of one byte for each cell: how many of its chunks are there, 255 for all."""
+    """Base64 of one byte for each cell: how many of its chunks exist, 255 for all."""
     changed: str
     coverage: float
     chunks: int
@@ -288,7 +288,7 @@ class PictureAxis(Answer):
 
 
 class Picture(Answer):
-    """Values of an array, thinned out to what fits on a screen."""
+    """Values of an array, sampled to fit on a screen."""
 
     snapshot_id: str
     path: str
@@ -298,7 +298,7 @@ class Picture(Answer):
     fixed: dict[str, str] = {}
     """The labels at which the other dimensions are held."""
     values: str = ""
-    """Base64 of little-endian 32-bit floats, row by row; not a number where nothing is."""
+    """Base64 of little-endian 32-bit floats, row by row; NaN where there is no value."""
     texts: list[str] = []
     statistics: ShownStatistics
     units: str | None = None
@@ -354,7 +354,7 @@ class FileFacts(Answer):
 
 
 class Sizes(Answer):
-    """What a repository takes."""
+    """The size of a repository."""
 
     files: list[FileFacts]
     branches: list[SizeFacts]
@@ -377,7 +377,7 @@ class DryRun(Answer):
 
 
 class FindingFacts(Answer):
-    """Something that a check of a repository found."""
+    """A finding of a check of a repository."""
 
     severity: str
     code: str
@@ -395,7 +395,7 @@ class Verified(Answer):
 
 
 class CoverageFacts(Answer):
-    """Which labels of a dimension are there."""
+    """Which labels of a dimension are present."""
 
     dim: str
     wanted: int

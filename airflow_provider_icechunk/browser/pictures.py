@@ -1,7 +1,7 @@
-"""Pictures of arrays: few values, out of few chunks, whatever the size of the array.
+"""Pictures of arrays: few values from few chunks, whatever the size of the array.
 
-A screen has some hundred rows and columns. Where the positions it would show lie in more chunks
-than a request may decode, chunks in between are left out, evenly, and the answer says so.
+A screen has some hundred rows and columns. If the positions to show are in more chunks than a
+request may decode, evenly spaced chunks are left out, and the response says so.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class PicturePart:
     height: int = 360
     width: int = 640
     box: tuple[int, int, int, int] | None = None
-    """First row, end of rows, first column, end of columns: a part that was zoomed into."""
+    """First row, end of rows, first column, end of columns: the part zoomed into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The positions of a picture along one dimension, and the chunks they lie in."""
+    """The positions of a picture along one dimension, and their chunks."""
 
     indices: NDArray[np.int64]
     chunks: int
@@ -149,7 +149,7 @@ class Canvas:
         self.attributes = attributes_of(self.document)
 
     def open(self) -> zarr.Array[Any]:
-        """The array, unless a single chunk of it is too much for a page."""
+        """The array, unless a single chunk of it is too large for a page."""
         if array_document(self.node).chunk_counts is not None:
             raise UnsupportedError("arrays whose chunks have different lengths are not drawn")
         try:
@@ -236,7 +236,9 @@ def draw(repository: Repository, version: str, path: str, wanted: PicturePart) -
 def _draw(session: Session, path: str, wanted: PicturePart) -> tuple[Picture, NDArray[Any]]:
     canvas = Canvas(session, path)
     if canvas.kind == "none":
-        raise InvalidInputError(f"{canvas.node.path} has no values: a side of it has length 0")
+        raise InvalidInputError(
+            f"{canvas.node.path} has no values: one of its dimensions has length 0"
+        )
     with taking_turns():
         array = canvas.open()
         axes = _axes(canvas, wanted)
@@ -293,7 +295,7 @@ def _draw(session: Session, path: str, wanted: PicturePart) -> tuple[Picture, ND
 
 
 def _axes(canvas: Canvas, wanted: PicturePart) -> list[int]:
-    """The dimensions of a picture: those that were asked for, or the last two."""
+    """The dimensions of a picture: the requested ones, or the last two."""
     ndim = len(canvas.shape)
     if canvas.kind == "value":
         return []
@@ -313,7 +315,7 @@ def _axes(canvas: Canvas, wanted: PicturePart) -> list[int]:
 def _axis(canvas: Canvas, axis: int) -> int:
     if not 0 <= axis < len(canvas.shape):
         raise InvalidInputError(
-            f"{canvas.node.path} has {len(canvas.shape)} dimensions, there is none {axis}"
+            f"{canvas.node.path} has {len(canvas.shape)} dimensions, but no dimension {axis}"
         )
     return axis
 
@@ -326,7 +328,7 @@ def _check_position(canvas: Canvas, at: Sequence[int], skip: Sequence[int] = ())
     for axis, (position, length) in enumerate(zip(at, canvas.shape, strict=True)):
         if axis not in skip and not 0 <= position < length:
             raise InvalidInputError(
-                f"{canvas.name(axis)} has {length} positions, there is none {position}"
+                f"{canvas.name(axis)} has {length} positions, but no position {position}"
             )
 
 
@@ -337,7 +339,7 @@ def _spans(canvas: Canvas, axes: Sequence[int], wanted: PicturePart) -> list[tup
     given = [wanted.box[:2], wanted.box[2:]][2 - len(axes) :]
     for (start, stop), (_, length) in zip(given, whole, strict=True):
         if not 0 <= start < stop <= length:
-            raise InvalidInputError(f"{start} to {stop} is not a part of 0 to {length}")
+            raise InvalidInputError(f"{start} to {stop} is not within 0 to {length}")
     return [(start, stop) for start, stop in given]
 
 
@@ -356,7 +358,7 @@ def _read(array: zarr.Array[Any], selection: list[Any], axes: Sequence[int]) -> 
 
 
 def scaled(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float64]:
-    """Numbers as CF attributes mean them; not a number where they say nothing is there. Pure."""
+    """Numbers decoded by their CF attributes, with NaN for missing values. Pure."""
     real = np.abs(values) if values.dtype.kind == "c" else values
     numbers = real.astype(np.float64)
     for name in ("_FillValue", "missing_value"):
@@ -373,7 +375,7 @@ def scaled(values: NDArray[Any], attributes: dict[str, Any]) -> NDArray[np.float
 
 
 def statistics(numbers: NDArray[np.float64]) -> ShownStatistics:
-    """Of the values that are there. Pure."""
+    """Statistics of the present values. Pure."""
     there = numbers[np.isfinite(numbers)]
     missing = int(numbers.size - there.size)
     if not there.size:
@@ -429,7 +431,7 @@ def compare(
 
 
 def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ...]) -> Cell:
-    """One value, the chunk it lies in, and where the bytes of that are."""
+    """One value, its chunk, and where that chunk is stored."""
     session = open_version(repository, version)
     canvas = Canvas(session, path)
     _check_position(canvas, at)
@@ -444,6 +446,6 @@ def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ..
             plain = np.asarray(found)
             value = str(plain) if plain.dtype.kind in "mMSUTO" else plain.item()
         except (IcechunkError, ValueError, TypeError) as error:
-            # Where it lies is worth knowing even where it cannot be read.
+            # Its location is useful even if it cannot be read.
             value = f"cannot be read: {error}"
     return cell_of(session, canvas.node, at, value, labels)

@@ -47,7 +47,7 @@ class Maker:
 
 
 class Places(Protocol):
-    """The roots that can be looked at. Whether somebody may is decided before it is asked."""
+    """The roots that can be viewed. Access is checked before this is called."""
 
     def storage(self, place: str, repository: str) -> Storage:
         """The storage of a repository; refuses a path outside the root."""
@@ -58,7 +58,7 @@ class Places(Protocol):
         ...
 
     def maintenance(self, place: str, repository: str) -> tuple[list[MaintenanceRun], int | None]:
-        """Known maintenance runs, and how many writes failed lately, if that is known."""
+        """Known maintenance runs, and the number of recent failed writes, if known."""
         ...
 
 
@@ -73,7 +73,7 @@ class OneRoot:
     def storage(self, place: str, repository: str) -> Storage:
         """The storage of a repository below the root."""
         if place != self.name:
-            raise NotFoundError(f"there is no place {place[:100]!r}, only {self.name!r}")
+            raise NotFoundError(f"there is no place {place[:100]!r}; the only one is {self.name!r}")
         return self.locate(check_path(repository))
 
     def page_of(self, maker: Maker) -> str | None:
@@ -82,7 +82,7 @@ class OneRoot:
         return None
 
     def maintenance(self, place: str, repository: str) -> tuple[list[MaintenanceRun], int | None]:
-        """Nobody keeps book."""
+        """There are no records."""
         del place, repository
         return [], None
 
@@ -139,7 +139,7 @@ class Memory(Generic[Value]):
         return self.put(key, make()) if found is None else found
 
     def forget(self, key: Hashable) -> None:
-        """Keep it no longer."""
+        """Forget it."""
         with self._lock:
             self._kept.pop(key, None)
 
@@ -163,15 +163,15 @@ def small_caches() -> RepositoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where branches and tags stand."""
+    """The snapshots of branches and tags."""
 
     names: RefNames
     mark: bytes
-    """Another one as soon as any branch or tag stands elsewhere, comes or goes."""
+    """Changes as soon as any branch or tag moves, appears or disappears."""
 
 
 def read_standing(repository: Repository) -> Standing:
-    """Branches and tags; of very many the first, `main` always among them."""
+    """Branches and tags; if there are very many, only the first, always including `main`."""
     core = repository.core
     branches, tags = core.refs.branches(), core.refs.tags()
     names = sorted(branches, key=lambda name: (name != "main", name))
@@ -214,7 +214,7 @@ class Shelf:
         )
 
     def known_standing(self, place: str, repository: str) -> Standing | None:
-        """The same, if nothing has to be read for it."""
+        """The same, if that needs no read."""
         return self._standing.find((place, repository))
 
     def _find(self, place: str, repository: str) -> Repository:

@@ -1,8 +1,8 @@
 """The browser for one person, on loopback: `python -m airflow_provider_icechunk browse`.
 
 Two things keep others out: the address has a random part, which other users of the machine do not
-know, and requests have to name this machine as their host, so that no page on the internet can
-have them sent.
+know, and requests must name this machine as their host, so no page on the internet can trigger
+them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def serve(
     tell: Callable[[str], None],
     key: str | None = None,
 ) -> None:
-    """Serve until the process is interrupted; `tell` gets the address once it answers."""
+    """Serve until the process is interrupted; `tell` receives the address once it responds."""
     key = key or secrets.token_urlsafe(12)
     listener = listen(port)
     address = f"http://{HOST}:{listener.getsockname()[1]}/{key}/"

@@ -93,7 +93,7 @@ def draw_tree(top: str, entries: Sequence[TreeEntry]) -> Tree:
 
 
 def coverage(task: Task) -> Report:
-    """Show which labels of an array are there and which are missing."""
+    """Show which labels of an array are present and which are missing."""
     from airflow_provider_icechunk.engine.datasets.coverage import coverage as measure_coverage
 
     repository = task.open()

@@ -73,8 +73,8 @@ def show(task: Task) -> Report:
 def diff(task: Task) -> Report:
     """Show what changed between two versions.
 
-    From an ancestor to a later version that is one difference. Otherwise both have changes that the
-    other lacks, and each is compared with the snapshot at which they parted.
+    From an ancestor to a later version this is one diff. Otherwise each has changes that the other
+    lacks, and both are compared with the snapshot at which they diverged.
     """
     repository = task.open()
     older = find_version(repository, task.args.older)

@@ -1,7 +1,7 @@
 """`expire`, `collect`, `compact`, `verify` and `migrate`.
 
-Commands that delete show a plan, ask, and carry out exactly that plan, except that the engine skips
-what has come into use since.
+Commands that delete show a plan, ask, and carry out exactly that plan, except that the engine
+skips objects that have come into use since.
 """
 
 from __future__ import annotations

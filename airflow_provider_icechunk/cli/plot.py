@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 960, 540
 _COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-"""From the lowest to the highest value; what lies between is mixed. Good for the colour-blind."""
+"""Colours from the lowest to the highest value, interpolated. Suitable for the colour-blind."""
 _MISSING = (230, 230, 230)
 _PAPER, _INK = (255, 255, 255), (33, 90, 160)
 _NORTH_UP = ("lat", "latitude", "y")
@@ -34,7 +34,9 @@ def plot(task: Task) -> Report:
 
     target = Path(task.args.output)
     if target.suffix.lower() != ".png":
-        raise InvalidInputError(f"--output is a PNG file, whose name ends in .png, not {target}")
+        raise InvalidInputError(
+            f"--output must be a PNG file with a name ending in .png, not {target}"
+        )
     repository = task.open()
     version = find_version(repository, task.args.version)
     at = _positions(task.args.at)
@@ -42,7 +44,7 @@ def plot(task: Task) -> Report:
         wanted = PicturePart(at=at, height=HEIGHT, width=WIDTH)
         picture = draw(repository, version, "/" + task.args.array.strip("/"), wanted)
     if picture.columns is None or picture.texts:
-        raise InvalidInputError(f"{picture.path} holds no numbers along a dimension: use `cat`")
+        raise InvalidInputError(f"{picture.path} has no dimension with numbers: use `cat`")
     try:
         target.write_bytes(png(pixels_of(picture)))
     except OSError as error:
@@ -99,7 +101,7 @@ def pixels_of(picture: Picture) -> NDArray[np.uint8]:
 
 
 def _unit(values: NDArray[Any]) -> NDArray[Any]:
-    """Values from 0 to 1; a constant is in the middle, what is no number at 0."""
+    """Values scaled to 0 to 1; a constant maps to the middle, NaN to 0."""
     import numpy as np
 
     known = values[np.isfinite(values)]

@@ -1,4 +1,4 @@
-"""`ship`: this package, and what it needs, for machines that install nothing."""
+"""`ship`: this package, and its requirements, for machines where nothing can be installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .screen import Report
 
 
 def ship(args: argparse.Namespace) -> Report:
-    """Write the zip, and say what the executors must have beside it."""
+    """Write the zip, and report what else the executors must have."""
     from airflow_provider_icechunk.engine.workers.shipping import ship as write
 
     shipped = write(Path(args.output), with_needs=args.with_needs)

@@ -70,7 +70,7 @@ def read_part(session: Session, path: str, selection: str | None) -> Any:
     cells = prod(1 if isinstance(one, int) else len(range(one.start, one.stop)) for one in part)
     if cells > _MOST_CELLS:
         raise InvalidInputError(
-            f"{path!r} has {number(cells)} values there, and at most {number(_MOST_CELLS)} are "
+            f"{path!r} has {number(cells)} values there, but at most {number(_MOST_CELLS)} are "
             f'shown: select some with --select, such as --select "{_example(array.shape)}"'
         )
     return array[part]
@@ -81,7 +81,7 @@ def parse_selection(text: str | None, shape: tuple[int, ...]) -> tuple[int | sli
     parts = [] if not text else text.split(",")
     if len(parts) > len(shape):
         raise InvalidInputError(
-            f"--select names {len(parts)} dimensions, and the array has {len(shape)}"
+            f"--select names {len(parts)} dimensions, but the array has {len(shape)}"
         )
     found = [_one(part.strip(), length) for part, length in zip(parts, shape, strict=False)]
     return (*found, *(slice(0, length) for length in shape[len(found) :]))
@@ -97,7 +97,7 @@ def _one(part: str, length: int) -> int | slice:
             return position % length
         case [int(position)]:
             raise InvalidInputError(
-                f"--select: position {position} is outside of a dimension of {length}"
+                f"--select: position {position} is outside a dimension of length {length}"
             )
         case [first, last]:
             start, stop, _ = slice(first, last).indices(length)

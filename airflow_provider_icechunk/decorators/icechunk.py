@@ -35,8 +35,9 @@ INJECTED = ("session", "store")
 READ = "dataset"
 """Function parameter that the task also fills in if `read` is set."""
 PLACE = ("place", "placement")
-"""Function parameters that the task also fills in if `dataset` is set: the part of it that belongs
-to the run, as a `Dataset`, and where that is, as a `Placement`."""
+"""Function parameters that the task also fills in if `dataset` is set: the run's part of it as a
+`Dataset`, and its position as a `Placement`.
+"""
 
 
 class _IcechunkDecoratedOperator(FunctionOperator):
@@ -44,9 +45,9 @@ class _IcechunkDecoratedOperator(FunctionOperator):
 
     :param repository: path of the repository, relative to the connection's root; by default that
         of the dataset. (templated)
-    :param dataset: what the repository has to hold at least, as an IcechunkDataset. A `Dataset`
-        that the function returns is written at the place of the run.
-    :param at: where in the dataset the run belongs, such as `{"time": "{{ ds }}"}`. (templated)
+    :param dataset: the minimum content of the repository, as an IcechunkDataset. A `Dataset`
+        that the function returns is written at the run's place.
+    :param at: the run's place in the dataset, such as `{"time": "{{ ds }}"}`. (templated)
     :param branch: branch to start from and commit to; by default that of the dataset, or `main`.
         (templated)
     :param message: commit message; names DAG, task and run by default. (templated)
@@ -101,7 +102,9 @@ class _IcechunkDecoratedOperator(FunctionOperator):
         where = {"group": group, "region": region, "append_dim": append_dim, "mode": mode}
         for name, value in where.items():
             if dataset is not None and value is not None:
-                raise TypeError(f"`dataset` and `at` say where to write: leave out `{name}`")
+                raise TypeError(
+                    f"`dataset` and `at` already say where to write: leave out `{name}`"
+                )
         self.on_chunk_conflict = on_chunk_conflict
         self.read = read
         self.group = group
@@ -117,14 +120,15 @@ class _IcechunkDecoratedOperator(FunctionOperator):
 
         options = self.commit_options(context)
 
-        # Decided before anything is done: a run without a logical date has no place.
+        # Checked first: a run without a logical date has no place.
         if self.dataset is None and self.at is not None:
             raise InvalidInputError(
-                "`at` says where in a `dataset` the run belongs: give that, too"
+                "`at` says where in a `dataset` the run belongs: pass `dataset` as well"
             )
         place = None if self.dataset is None else self.dataset.place(self.at)
         repository = self.open_repository_for(self.dataset)
-        # Decided before the function is called, so that a retry that finds nothing reads the same.
+        # Decided before the function is called, so that a retry that finds no commit reads the
+        # same version.
         reading = None if self.read is None else self._reading(context, repository)
 
         def write(session: Session) -> Any:
@@ -174,7 +178,7 @@ class _IcechunkDecoratedOperator(FunctionOperator):
         return open_place(session, self.dataset, placement)
 
     def _written(self, session: Session, result: Any, placement: Placement | None) -> Any:
-        """What the task says of what its function returned; a `Dataset` is written."""
+        """The task's result for what its function returned; a `Dataset` is written."""
         from airflow_provider_icechunk.engine.xarray_io.datasets import is_dataset, write_dataset
 
         if is_dataset(result) and self.dataset is not None and placement is not None:
@@ -241,7 +245,7 @@ def icechunk_task(
     returns = _returns_dataset(python_callable)
     writes = returns or any(kwargs.get(name) is not None for name in _WHERE)
     if multiple_outputs is None and returns:
-        # A `Dataset` is a mapping, of which Airflow would make an XCom for each variable.
+        # A `Dataset` is a mapping, and Airflow would make an XCom of each variable.
         multiple_outputs = False
     decorator: TaskDecorator = task_decorator_factory(
         python_callable=with_session(python_callable, reads=reads, writes=writes, places=places),

@@ -26,10 +26,11 @@ class _IcechunkSparkDecoratedOperator(FunctionOperator):
 
     :param repository: path below the root of the connection; by default that of the dataset.
         (templated)
-    :param dataset: what the session has to hold at least, as an IcechunkDataset.
-    :param at: where in the dataset the run belongs, such as `{"time": "{{ ds }}"}`. (templated)
-    :param arrays: arrays the session has to have, as for IcechunkOpenSessionOperator. (templated)
-    :param branch: branch to stand on and to commit to; by default that of the dataset, or `main`.
+    :param dataset: the minimum content of the session, as an IcechunkDataset.
+    :param at: the run's place in the dataset, such as `{"time": "{{ ds }}"}`. (templated)
+    :param arrays: arrays that the session must have, as for IcechunkOpenSessionOperator.
+        (templated)
+    :param branch: branch to start from and commit to; by default that of the dataset, or `main`.
         (templated)
     :param master: the master of a Spark that the task starts for itself. (templated)
     :param remote: the address of a Spark Connect server, such as `sc://host:15002`, instead.
@@ -113,7 +114,7 @@ class _IcechunkSparkDecoratedOperator(FunctionOperator):
         return self._returned(context, outcome)
 
     def _returned(self, context: Context, outcome: Outcome) -> dict[str, Any]:
-        """What the task returns: the same keys, whether it committed or found its commit."""
+        """The task's result: the same keys whether it committed or found its commit."""
         return {"result": None, **self.report(context, outcome)}
 
 
@@ -122,7 +123,7 @@ def icechunk_spark_task(
     multiple_outputs: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Make a task of a function that writes into an Icechunk session with Spark.
+    """Turn a function that writes to an Icechunk session with Spark into a task.
 
     The function gets a `SparkSession` as its parameter `spark`, on this machine or, with `remote=`,
     of a Spark Connect server, and as `job` what it writes with: `job.write_regions(array, fn)`,
@@ -149,7 +150,8 @@ def with_job(function: Callable[..., Any]) -> Callable[..., Any]:
     wanted = [name for name in INJECTED if name in signature.parameters]
     if "job" not in wanted:
         raise TypeError(
-            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could write "
-            "nothing"
+            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could "
+            "not write "
+            "anything: add the parameter"
         )
     return without(function, INJECTED, wanted)

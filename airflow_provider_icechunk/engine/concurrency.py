@@ -70,15 +70,15 @@ _START = 0.001
 """Extra seconds for the first items."""
 
 Order = Callable[[int], Sequence[int]]
-"""In which order so many things are done, each place once."""
+"""The order in which this many things are done, each once."""
 _ORDER: ContextVar[Order | None] = ContextVar("_ORDER", default=None)
 
 
 @contextmanager
 def one_by_one(order: Order) -> Iterator[None]:
-    """Within this context nothing runs in the pool: what may run at once runs in a given order.
+    """Within this context nothing runs in the pool: concurrent work runs in a given order.
 
-    A simulator decides so what a race of threads would decide elsewhere.
+    With this a simulator decides what a race of threads would decide elsewhere.
     """
     token = _ORDER.set(order)
     try:
@@ -110,7 +110,7 @@ def run_all(
     helpers = [executor.submit(copy_context().run, work.lane) for _ in range(lanes - 1)]
     work.lane()
     for helper in helpers:
-        # One that did not begin has nothing left to do.
+        # One that has not started has nothing left to do.
         if not helper.cancel():
             helper.result()
     WAITED.set(work.waited)

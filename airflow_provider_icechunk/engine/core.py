@@ -60,9 +60,8 @@ def follow(storage: Storage, given: RepositoryConfig | None) -> Storage:
 
 
 def follow_stored(storage: Storage, config: RepositoryConfig, chunks_prefix: str) -> Storage:
-    """The storage with the effective configuration, where its caller chose nothing else.
-
-    A web page that tries only twice does so for every repository.
+    """The storage with the effective configuration, except where its caller chose otherwise, as a
+    web page does that tries only twice.
 
     :param chunks_prefix: start of the keys of chunks in the generation of the repository.
     """
@@ -97,8 +96,8 @@ def warn_of_unheeded(
 ) -> None:
     """Warn, once per process, about each setting from the caller that has no effect.
 
-    In the log, as officially: a program that turns warnings into errors goes on. Settings stored in
-    a repository are not the caller's choice and cause none.
+    In the log, as officially, so that a program that turns warnings into errors continues.
+    Settings stored in a repository are not the caller's choice and cause none.
     """
     for name, instead in unheeded(given, storage, generation) if given is not None else ():
         with _lock:
@@ -209,7 +208,7 @@ class _Server(NamedTuple):
 
 
 def server_of(storage: Storage) -> _Server | None:
-    """The server of a storage, also of one behind others that observe it; `None` for a folder."""
+    """The server of a storage, even behind wrappers that observe it; `None` for a folder."""
     inner: object = storage
     while inner is not None:
         if isinstance(inner, HasEndpoint):
@@ -365,7 +364,7 @@ class Core:
         return format_id(self.generation, identity)
 
     def begin_checks(self) -> Callable[[], None]:
-        """Ask whether the store keeps its promises and what time it has, while others write.
+        """Check the store's guarantees and its clock, while others write.
 
         The returned function waits for the answers and raises if they forbid a commit.
         """
@@ -410,7 +409,7 @@ def build_core(
 ) -> Core:
     """Assemble the parts of an open repository.
 
-    :param found: what was read to find out that it is there; not read again.
+    :param found: what was read to detect it; not read again.
     """
     given, world = choices.config, choices.world
     refs = refs.after(found)

@@ -1,4 +1,4 @@
-"""What this process has done so far, in numbers: for metrics, never for decisions.
+"""Counts of what this process has done so far: for metrics, never for decisions.
 
 Names are `requests`, `retries`, `bytes_read` and `bytes_written` of object stores, and `commits`,
 `rebases`, `lost_races` and `conflicts`. Durations are in seconds: `commit_seconds` as a whole, and

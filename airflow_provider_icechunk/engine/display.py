@@ -1,8 +1,8 @@
-"""How values show themselves: as text, as code that makes them again, and in notebooks.
+"""How values are shown: as text, as code that recreates them, and in notebooks.
 
-A value says its name and its facts (`Shown`), and this module makes the forms of it. Names are
-those of the official package, whose place `airflow_provider_icechunk.api` takes in a program.
-Everything in HTML is escaped: messages, paths and metadata are written by others.
+A value provides its name and its facts (`Shown`), and this module renders them. Names are those of
+the official package, which `airflow_provider_icechunk.api` replaces in a program. Everything in
+HTML is escaped, because others write messages, paths and metadata.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_ITEMS = 50
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A value that nobody chose, and what it is in effect."""
+    """A value that was not set, and its effective default."""
 
     value: object
 
@@ -68,7 +68,7 @@ class Shown:
 
 
 class Made(Shown):
-    """Shown as code by `repr`: evaluated with the API as `icechunk`, it gives an equal value."""
+    """Shown as code by `repr`, which evaluates to an equal value with the API as `icechunk`."""
 
     __slots__ = ()
 

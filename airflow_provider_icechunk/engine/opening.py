@@ -82,8 +82,9 @@ def check_newest(storage: Storage, generation: Generation) -> None:
     if found is not generation:
         raise MaintenanceError(
             f"{storage.location} was opened as a repository of generation `{generation}` and is "
-            f"now {'gone' if found is None else f'one of generation `{found}`'}: open it again. "
-            "Nothing more was changed or deleted"
+            f"now {'gone' if found is None else f'one of generation `{found}`'}: open it "
+            "again. Nothing "
+            "else was changed or deleted"
         )
 
 
@@ -297,7 +298,7 @@ def open_core(storage: Storage, choices: Choices = _NO_CHOICES) -> Core:
     found = find_core(storage, choices)
     if found is None:
         raise NotFoundError(
-            f"the repository doesn't exist: nothing of one is in {storage.location}; check the "
+            f"the repository doesn't exist: {storage.location} contains none; check the "
             "path or prefix, or create one there with `Repository.create`"
         )
     return found

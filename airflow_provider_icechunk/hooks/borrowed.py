@@ -29,7 +29,7 @@ _AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
 def credentials_of(settings: IcechunkConnection) -> object:
-    """The credentials for the storage of a connection; `None` where there are none."""
+    """The credentials for the storage of a connection; `None` if there are none."""
     find = _BY_STORAGE.get(settings.storage)
     return None if find is None else find(settings)
 
@@ -173,7 +173,7 @@ def _azure(wasb_conn_id: str) -> AzureCredentials:
 
 
 def _entra(wasb_conn_id: str) -> Token:
-    """A current token of the identity that an Azure connection without keys stands for."""
+    """A current token of the identity behind an Azure connection without keys."""
     utils = _module_of(
         "airflow.providers.microsoft.azure.utils",
         needed_by="wasb_conn_id",
@@ -193,7 +193,7 @@ def _entra(wasb_conn_id: str) -> Token:
 
 
 def _module_of(name: str, *, needed_by: str, package: str) -> Any:
-    """A module of a provider that is there if a connection of its type is used."""
+    """A module of a provider that is installed if a connection of its type is used."""
     try:
         return import_module(name)
     except ImportError:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLLS = 30
-"""How often a repository that is kept open is asked before it is opened again."""
+"""How often an open repository is queried before it is opened again."""
 
 _TRIES = 2
 """How often a request is sent: the person who pressed the button is waiting."""
@@ -171,7 +171,7 @@ class IcechunkHook(BaseHook):
             return opened.readonly_session(branch, tag=tag, snapshot_id=snapshot_id, as_of=as_of)
         if (tag, snapshot_id, as_of) != (None, None, None):
             raise InvalidInputError(
-                "a writable session stands on the head of a branch: leave out tag, snapshot_id and "
+                "a writable session starts at the head of a branch: leave out tag, snapshot_id and "
                 "as_of"
             )
         return opened.writable_session(branch or "main")
@@ -202,9 +202,9 @@ class IcechunkHook(BaseHook):
     def list_repositories(self, prefix: str = "") -> list[str]:
         """Paths of the repositories below the root, in order; of those below `prefix`, if given.
 
-        Found by their entry points, without opening them. Repositories inside of repositories are
-        not searched for. Searches four folders deep and a thousand folders: more is an
-        `InvalidInputError`, and a longer prefix helps.
+        Found by their entry points, without opening them. Repositories inside repositories are not
+        found. Searches at most four levels and a thousand folders; more is an `InvalidInputError`,
+        and a longer prefix helps.
         """
         from airflow_provider_icechunk.engine.pipelines.repositories import list_repositories
 
@@ -297,9 +297,10 @@ class IcechunkHook(BaseHook):
 
 
 class OpenRepository:
-    """A repository that whoever polls keeps open, so that a poll asks for what may have changed.
+    """A repository that stays open between polls, so that a poll requests only what may have
+    changed.
 
-    After an error, and from time to time, it is opened again: it may have been migrated, or the
+    After an error, and from time to time, it is reopened: it may have been migrated, or the
     connection changed.
     """
 
@@ -312,7 +313,7 @@ class OpenRepository:
         return (OpenRepository, ())
 
     def ask(self, conn_id: str, path: str, question: Callable[[Repository], T]) -> T:
-        """The answer to a question, from the repository as it is now."""
+        """The answer to a question, from the current repository."""
         held, self._held = self._held, None
         if held is not None and held[:2] == (conn_id, path) and self._polls < _POLLS:
             try:

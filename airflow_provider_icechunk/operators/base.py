@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 OnConflict = Literal["merge", "fail", "ours", "theirs"]
-"""What to do about what both sides did: keep both where that is possible, nothing, or choose."""
+"""How to handle changes by both sides: merge them if possible, refuse, or choose one side."""
 OnExistingLabel = Literal["fail", "replace"]
-"""What to do about a label that another run appended meanwhile."""
+"""How to handle a label that another run appended in the meantime."""
 _Value = TypeVar("_Value")
 
 
 class _Choice(Generic[_Value]):
-    """An argument with few possible values, which are checked where the DAG is parsed."""
+    """An argument with few possible values, which are checked when the DAG is parsed."""
 
     def __init__(self, default: _Value, choices: Iterable[_Value]) -> None:
         self.default = default
@@ -66,7 +66,7 @@ _REPORTED = ("snapshot_id", "parent_id", "branch", "supersedes", "labels")
 
 
 class IcechunkOperator(BaseOperator):
-    """Open a repository and report what was done to it.
+    """Open a repository and report the changes.
 
     `execute` of a subclass calls one function of the engine, which makes every decision that
     depends on the state of the repository.
@@ -79,7 +79,7 @@ class IcechunkOperator(BaseOperator):
     # Shadows `BaseOperator.dry_run`, which Airflow 3 never calls.
     dry_run: bool | str  # type: ignore[assignment]
     _snapshot_id: str | None = None
-    """The snapshot that the task made, once it has."""
+    """The snapshot that the task made, if any."""
 
     def icechunk_hook(self) -> IcechunkHook:
         """The hook of the connection."""
@@ -90,7 +90,7 @@ class IcechunkOperator(BaseOperator):
         return self.icechunk_hook().open(self.repository)
 
     def open_repository_for(self, dataset: IcechunkDataset | None) -> Repository:
-        """The repository; one that a dataset is declared in is created if it is missing."""
+        """The repository; if a dataset is declared, it is created if missing."""
         if dataset is None:
             return self.open_repository()
         repository, is_new = self.icechunk_hook().create_or_find(self.repository)
@@ -101,13 +101,13 @@ class IcechunkOperator(BaseOperator):
     def render_template_fields(
         self, context: Context, jinja_env: Environment | None = None
     ) -> None:
-        """Fill in templates; says what to do about `at` in a run without a logical date."""
+        """Render templates; explains how to pass `at` in a run without a logical date."""
         from jinja2.exceptions import UndefinedError
 
         try:
             super().render_template_fields(context, jinja_env)
         except UndefinedError as error:
-            # Airflow leaves out the names, and with its strict templates they are not even empty.
+            # Airflow omits the names, and with its strict templates they are not even empty.
             if getattr(self, "at", None) and _DATE_NAMES.search(str(error)):
                 raise no_label("at") from error
             raise
@@ -125,9 +125,9 @@ class IcechunkOperator(BaseOperator):
         """Log the outcome, link to it and emit asset events; returns the task's result.
 
         The `extra` of an asset event holds `snapshot_id`, `parent_id`, `branch` and, if there are
-        any, `supersedes`, the `labels` of a dataset that were written and the `partition_key` of
-        the run. With `partition_by` the labels of that dimension are the event's partition keys.
-        An outcome that is not new emits no event.
+        any, `supersedes`, the written `labels` of a dataset and the `partition_key` of the run.
+        With `partition_by` the labels of that dimension are the event's partition keys. An outcome
+        that is not new emits no event.
         """
         result = outcome.result
         self.log.info("Result: %s", {name: result[name] for name in _REPORTED if name in result})
@@ -151,14 +151,14 @@ class IcechunkOperator(BaseOperator):
         return result
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage:
-        """What the task wrote, as OpenLineage's provider asks for it in the task's process."""
+        """What the task wrote; OpenLineage's provider calls this in the task's process."""
         del task_instance
         from airflow_provider_icechunk.assets.lineage import lineage_of
 
         return lineage_of(self.icechunk_hook(), self.repository, self._snapshot_id)
 
     def _add_partitions(self, event: Any, result: Mapping[str, Any]) -> None:
-        """Make the labels that were written partition keys of an event, if that is asked for."""
+        """Make the written labels partition keys of an event, if requested."""
         dim = getattr(self, "partition_by", None)
         labels = result.get("labels", {}).get(dim, ()) if dim else ()
         if not labels:
@@ -173,7 +173,7 @@ class IcechunkOperator(BaseOperator):
 
 
 class CommittingOperator(IcechunkOperator):
-    """An operator that commits, in the way its arguments say."""
+    """An operator that commits as its arguments specify."""
 
     operator_extra_links: tuple[BaseOperatorLink, ...] = (
         IcechunkSnapshotLink(),
@@ -184,10 +184,10 @@ class CommittingOperator(IcechunkOperator):
     rebase: bool = False
     on_conflict = _Choice[OnConflict]("merge", get_args(OnConflict))
     on_chunk_conflict = _Choice[OnConflict | None](None, (*get_args(OnConflict), None))
-    """The earlier name of `on_conflict`; it wins where it is given."""
+    """The earlier name of `on_conflict`; takes precedence if given."""
     on_existing_label = _Choice[OnExistingLabel]("fail", get_args(OnExistingLabel))
     partition_by: str | None = None
-    """A growing dimension: its labels that were written become partition keys of events."""
+    """A growing dimension whose written labels become partition keys of events."""
 
     def __init__(
         self,
@@ -273,9 +273,9 @@ def target_of(
     branch: str | None,
     icechunk_conn_id: str | None,
 ) -> Target:
-    """What was given; what was not is the dataset's, or the default."""
+    """The given values; the dataset's, or the defaults, for the others."""
     if dataset is None and repository is None:
-        raise InvalidInputError("an operator needs a `repository` or a `dataset`, which has one")
+        raise InvalidInputError("an operator needs a `repository`, or a `dataset` that names one")
     return Target(
         repository if repository is not None else cast("IcechunkDataset", dataset).repository,
         branch or ("main" if dataset is None else dataset.branch),
@@ -321,7 +321,7 @@ def check_place(dataset: IcechunkDataset | None, at: object) -> None:
     missing = [name for name in growing if name not in given]
     if missing:
         raise InvalidInputError(
-            f"at= has to say where on {', '.join(map(repr, missing))} a run belongs, such as "
+            f"at= must say where along {', '.join(map(repr, missing))} a run belongs, such as "
             f'{{"{missing[0]}": "{{{{ ds }}}}"}}'
         )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _ChangingOperator(CommittingOperator):
-    """What operators of this file have in common."""
+    """The base class of the operators in this file."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
 
@@ -88,7 +88,7 @@ class IcechunkDeclareOperator(_ChangingOperator, DatasetOperator):
         self.on_conflict = on_conflict
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Declare, unless it is there, or report what is missing."""
+        """Declare what is missing, or report it."""
         from airflow_provider_icechunk.engine.pipelines.changes import change_once, declaring
 
         dry_run = read_flag("dry_run", self.dry_run)
@@ -117,13 +117,13 @@ class IcechunkAttributesOperator(_ChangingOperator, RepositoryOperator):
                 remove={"t2m": ["history"]},
             )
 
-    Keys that are not named stay. Attributes that others change meanwhile are merged key by key.
-    Returns `snapshot_id`, `parent_id`, `branch`, `committed`, and under `result` what `changed`:
-    for each attribute what it was and what it is.
+    Keys that are not named stay. Concurrent changes to attributes are merged key by key. Returns
+    `snapshot_id`, `parent_id`, `branch`, `committed`, and under `result` what `changed`: for each
+    attribute what it was and what it is.
 
     :param repository: path of the repository, relative to the connection's root. (templated)
     :param attributes: what to set, by path of a group or an array; `/` is the root. (templated)
-    :param remove: names to remove, by path; those that are not there are fine. (templated)
+    :param remove: names to remove, by path; missing ones are ignored. (templated)
     :param branch: branch to commit to. (templated)
     :param dry_run: report what would change and commit nothing. (templated)
     :param message: commit message. (templated)
@@ -239,7 +239,7 @@ class IcechunkDropLabelsOperator(_ChangingOperator, DatasetOperator):
         self.whole_chunks = whole_chunks
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Drop what is old, or report what would go."""
+        """Drop old labels, or report which would be dropped."""
         from airflow_provider_icechunk.engine.pipelines.window import Drop, drop_labels_once
 
         dry_run = read_flag("dry_run", self.dry_run)

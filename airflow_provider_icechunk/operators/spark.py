@@ -382,15 +382,18 @@ def _check_short_form(
         wrong = [name for name, value in given.items() if value is not None]
         if wrong:
             raise InvalidInputError(
-                f"{wrong[0]}= says something about a dataset: give dataset= as well, or name "
-                "functions and regions in writes="
+                f"{wrong[0]}= needs a dataset: pass dataset= as well, or name functions and "
+                "regions in "
+                "writes="
             )
         return
     if function is not None and writes:
-        raise InvalidInputError("give either function=, or writes=, where each entry may have one")
+        raise InvalidInputError(
+            "pass either function= or writes=, whose entries may each name a function"
+        )
     if isinstance(function, str) and "{" not in function and function.count(":") != 1:
         raise InvalidInputError(
-            f"function={function!r} has to be 'package.module:name', with one colon"
+            f"function={function!r} must be 'package.module:name', with one colon"
         )
     unknown = [name for name in variables or () if name not in dataset.variables]
     if unknown:

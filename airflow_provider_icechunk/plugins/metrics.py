@@ -55,7 +55,7 @@ def _tell(task_instance: Any) -> None:
 
     metrics = stats()
     if metrics is None:
-        log.debug("This release of Airflow has no metrics that are known here: %s", counted)
+        log.debug("The metrics of this release of Airflow are not supported: %s", counted)
         return
     tags = {"dag_id": task_instance.dag_id, "task_id": task_instance.task_id}
     for name, value in counted.items():

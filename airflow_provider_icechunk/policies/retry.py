@@ -51,8 +51,9 @@ def icechunk_retry_policy(
     """
     if not has_retry_policies():
         warnings.warn(
-            f"Airflow {airflow_version()} has no retry policies (3.3 and later have): permanent "
-            "errors are retried too. Decorate the functions of tasks with fail_on_permanent_errors",
+            f"Airflow {airflow_version()} has no retry policies (3.3 and later have): "
+            "permanent errors "
+            "are retried too. Decorate task functions with fail_on_permanent_errors",
             stacklevel=2,
         )
         # Only `default_args` takes it there, and ignores it.
@@ -66,7 +67,7 @@ def icechunk_retry_policy(
                 action=RetryAction.FAIL,
                 reason="permanent: the storage refuses",
             ),
-            # Before the rule for lost races, which would match it as well.
+            # Before the rule for lost races, which would also match.
             RetryRule(
                 exception=[*_UNDECIDED],
                 action=RetryAction.FAIL,
@@ -107,7 +108,7 @@ def fail_on_permanent_errors(function: Callable[Given, Returned]) -> Callable[Gi
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether a retry would fail the same way; `False` for errors that nobody knows."""
+    """Whether a retry would fail the same way; `False` for unknown errors."""
     if isinstance(error, (*_REFUSED, *_UNDECIDED)):
         return True
     return isinstance(error, _PERMANENT) and not isinstance(error, _TEMPORARY)

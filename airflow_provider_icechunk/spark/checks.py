@@ -1,7 +1,7 @@
-"""Checks of large arrays in Spark tasks: executors look at blocks, the driver puts it together.
+"""Checks of large arrays in Spark tasks: executors examine blocks, the driver combines the results.
 
-What blocks hold is joined on the driver in the order of the blocks, as in one process, so that the
-report has the same values to the last bit.
+It does so in the order of the blocks, as in one process, so the report has the same values to the
+last bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .runtime import cores, on_executors
 _SCHEMA = "task long, answer string"
 _ARROW = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 _MOST_BLOCKS = 10_000
-"""Of one task: what it found travels as one text."""
+"""The result of one task, as a single text."""
 
 
 def run_checks(
@@ -66,7 +66,7 @@ def _run(
     ends: Sequence[int],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Look at the blocks of the tasks in a partition; one row for each."""
+    """Examine the blocks of the tasks in a partition; one row per task."""
     array = zarr.open_array(session.store, path=path.strip("/"), mode="r")
     part = ArrayPart(session, array, path, box)
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Progress as occasional plain lines: task logs keep every line that is written."""
+"""Progress as occasional plain lines, because task logs keep every line."""
 
 from __future__ import annotations
 

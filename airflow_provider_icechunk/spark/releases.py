@@ -1,4 +1,4 @@
-"""What a release of PySpark lacks, and what to do without it.
+"""What a release of PySpark lacks, and the alternative.
 
 Functions work on Spark 3.5 and later; the data source needs 4.0, its parts for streams 4.1 and 4.2.
 `pyspark-client` has only what Spark Connect can do: no `SparkContext`, and no tasks of its own.
@@ -40,8 +40,9 @@ def refuse_mixture() -> None:
         told = " and ".join(f"{name} {release}" for name, release in found.items())
         newest = max(found.values(), key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
         raise UnsupportedError(
-            f"{told} are installed into the same folder, and each has overwritten files of the "
-            "other: install both in one release, the one of the cluster: pip install "
+            f"{told} install into the same folder, and each has overwritten files of the "
+            "other: install "
+            "both in the release of the cluster: pip install "
             f"--force-reinstall --no-deps pyspark=={newest} pyspark-client=={newest}"
         )
 

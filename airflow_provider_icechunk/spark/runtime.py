@@ -130,7 +130,7 @@ def start(name: str) -> SparkSession:
     submitted = SparkConf().get("spark.app.name", "") or ""
     spark = (
         SparkSession.builder.master(master)
-        # `spark-submit` names an application after its file unless somebody chose a name.
+        # `spark-submit` names an application after its file unless a name is given.
         .appName(name if not submitted or submitted.endswith(".py") else submitted)
         .config("spark.speculation", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -147,9 +147,9 @@ def start(name: str) -> SparkSession:
 def start_for_task(
     name: str, *, master: str, remote: str | None, config: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A session inside of a task: on a master, or of the Spark Connect server `remote`.
+    """A session inside a task: on a master, or of the Spark Connect server `remote`.
 
-    Executors that are elsewhere get this package as a zip, which comes before an installed one.
+    Remote executors get this package as a zip, which precedes an installed one.
     """
     refuse_mixture()
     if remote:
@@ -234,7 +234,7 @@ _LONGEST_TEXT = 2000
 
 
 def one_line(error: BaseException) -> str:
-    """An exception on one line, as `said` finds it again in a report of Spark."""
+    """An exception on one line, in the form that `said` finds in a Spark error report."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
 
 

@@ -1,8 +1,8 @@
-"""A script of the user's as a job: `with pipeline_job() as job: ...`.
+"""A user's script as a job: `with pipeline_job() as job: ...`.
 
 Under Airflow the script works for a session that the operator opened: it leaves one fragment, and
 the operator commits. By hand it opens the repository, commits once and prints what it did. An
-exception inside of the block leaves nothing that anybody could commit.
+exception inside the block leaves nothing that could be committed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LONGEST_ERROR = 4000
 
 
 class HandedJob(ClosedModel):
-    """What a script gets from the task that submitted it, as its last argument."""
+    """The last argument of a script, from the task that submitted it."""
 
     session: SessionDescription
     writes: tuple[dict[str, JsonValue], ...] = ()
@@ -53,30 +53,30 @@ class HandedJob(ClosedModel):
 
 @dataclass(slots=True)
 class PipelineJob:
-    """What a script, or a decorated function, writes with; all of it is one commit."""
+    """The object with which a script or a decorated function writes; all of it is one commit."""
 
     spark: SparkSession
     writing: SparkWriteJob
     dataset: IcechunkDataset | None = None
     placement: Placement | None = None
-    """Where in the dataset the run belongs."""
+    """The position of the run in the dataset."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What the task gave as `arguments`, or `--argument name=value` by hand."""
+    """The task's `arguments`, or `--argument name=value` by hand."""
     say: Callable[[str], None] | None = say_in_log
     appends: bool = False
 
     @property
     def session(self) -> Session:
-        """The session as it is so far, to look at; what is written to it is not kept."""
+        """The session so far, for reading; anything written to it is lost."""
         return self.writing.view
 
     @property
     def at(self) -> dict[str, list[Any]]:
-        """The labels of the run, by name of dimension."""
+        """The labels of the run, by dimension."""
         return {} if self.placement is None else dict(self.placement.labels)
 
     def prepare(self, change: Prepare) -> None:
-        """Create, resize or describe arrays: `change(session)`; a part of the same commit."""
+        """Create, resize or describe arrays with `change(session)`, in the same commit."""
         self.writing.stage(change)
 
     def write_regions(
@@ -106,7 +106,7 @@ class PipelineJob:
         missing: Missing = "error",
         tasks: int | None = None,
     ) -> None:
-        """Write a frame with a row for each cell, as the function `write_dataframe` does."""
+        """Write a frame with a row per cell, like the function `write_dataframe`."""
         run_cells(
             self.writing, frame, values, dimensions, missing=missing, tasks=tasks, say=self.say
         )
@@ -121,7 +121,7 @@ class PipelineJob:
         start: int | None = None,
         tasks: int | None = None,
     ) -> None:
-        """Copy one variable of many files into an array, as the function `ingest_files` does."""
+        """Copy one variable of many files into an array, like the function `ingest_files`."""
         self.appends = self.appends or start is None
         work = FilesWork.of(self.spark, files, variable, array, axis=axis, start=start, tasks=tasks)
         self.writing.stage(work.prepare)
@@ -145,8 +145,8 @@ def pipeline_job(
     """A job to write with: for the Airflow task that submitted this script, or by hand.
 
     :param arguments: by default those of the command line.
-    :param dataset: makes sure of the arrays and finds the place of `--at` when the script is run by
-        hand; a task gives its own.
+    :param dataset: ensures that the arrays exist and finds the position of `--at` when the
+        script is run by hand; a task passes its own.
     :param spark: a session to use; by default one is started, and stopped at the end.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -179,7 +179,7 @@ def adopted_job(
     arguments: Mapping[str, Any] | None = None,
     say: Callable[[str], None] | None = say_in_log,
 ) -> Iterator[PipelineJob]:
-    """A job for a session that somebody else opened; at the end one fragment is left for it.
+    """A job for a session opened elsewhere; at the end it leaves one fragment.
 
     :param writer: a name for what is written: the same on a retry, another for other work.
     """
@@ -206,7 +206,7 @@ def _by_hand(
 ) -> Iterator[PipelineJob]:
     chosen = _parser(dataset).parse_args(given)
     if chosen.repository is None:
-        raise InvalidInputError("say with --repository which folder or s3:// address to write to")
+        raise InvalidInputError("pass --repository with the folder or s3:// address to write to")
     repository = opened(chosen.repository)
     branch = chosen.branch or (dataset.branch if dataset else "main")
     session = repository.writable_session(branch)
@@ -276,7 +276,7 @@ def _handed(given: Sequence[str]) -> HandedJob | None:
         return HandedJob.model_validate_json(text)
     except ValidationError as error:
         raise SystemExit(
-            f"icechunk: the last argument is not a job of an Airflow task: {describe(error)}"
+            f"icechunk: the last argument is not the job of an Airflow task: {describe(error)}"
             f"{other_release(text)}"
         ) from None
 

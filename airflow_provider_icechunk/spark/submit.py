@@ -1,7 +1,7 @@
-"""The application for `spark-submit`: what a job is given, and the driver that runs it.
+"""The application for `spark-submit`: the input of a job, and the driver that runs it.
 
-It never commits. The Airflow task that opened the session owns the transaction: a driver whose task
-was killed may live on, and then nothing it writes is ever seen.
+It never commits. The Airflow task that opened the session owns the transaction: a driver may
+outlive its killed task, and then nothing it writes is ever visible.
 
 Everything arrives as JSON and is closed: an unknown key is refused. A write may name a function
 that the driver can import; who submits a job could submit any application as well.
@@ -57,7 +57,7 @@ from .runtime import cores, die_with_parent, one_line, open_array, start
 
 
 def _keys_as_text(value: object) -> object:
-    """Keys as JSON has them, also of a job that was never JSON."""
+    """Keys as in JSON, even for a job that was never JSON."""
     if not isinstance(value, dict):
         return value
     spoken = {str(key): part for key, part in value.items()}
@@ -67,8 +67,9 @@ def _keys_as_text(value: object) -> object:
 
 
 Region = Annotated[dict[str, tuple[NonNegativeInt, NonNegativeInt]], BeforeValidator(_keys_as_text)]
-"""The part to write, first and end by name or number of dimension; by default all of it. What it
-leaves of a chunk is kept as it is."""
+"""The part to write, first and end by name or number of dimension; by default all of it. The rest
+of a chunk is kept.
+"""
 
 
 class ArrayWrite(ClosedModel):
@@ -81,7 +82,7 @@ class ArrayWrite(ClosedModel):
 
 
 class FunctionWrite(ClosedModel):
-    """Arrays to fill, or a part of them, by a function of the user's that executors call."""
+    """Arrays to fill, or a part of them, by a user's function that executors call."""
 
     kind: Literal["function"] = "function"
     function: str = Field(pattern=r"^[\w.]+:[\w.]+$")
@@ -121,7 +122,7 @@ class FilesWrite(ClosedModel):
 
 
 class VirtualWrite(ClosedModel):
-    """Many files whose chunks are referred to, as `ingest_virtual` does."""
+    """Many files whose chunks are referenced, as `ingest_virtual` does."""
 
     kind: Literal["virtual"]
     files: FileNames
@@ -175,7 +176,7 @@ class JobSpecification(ClosedModel):
 
     @property
     def appends(self) -> bool:
-        """Whether anything is written at the end of arrays, wherever that is by then."""
+        """Whether anything is appended at the current end of arrays."""
         return any(appends(write.model_dump()) for write in self.writes)
 
     @property
@@ -186,7 +187,7 @@ class JobSpecification(ClosedModel):
 
 
 def appends(write: object) -> bool:
-    """Whether an entry of a job's list goes to the end of an array, wherever that is by then."""
+    """Whether an entry of a job's list is appended at the current end of an array."""
     if not isinstance(write, Mapping):
         return False
     return write.get("kind") in ("files", "virtual") and write.get("start") is None
@@ -199,7 +200,7 @@ def parse_job(argument: str) -> JobSpecification:
         return JobSpecification.model_validate_json(text)
     except ValidationError as error:
         raise InvalidInputError(
-            f"the job specification is wrong: {describe(error)}{other_release(text)}"
+            f"the job specification is invalid: {describe(error)}{other_release(text)}"
         ) from None
 
 
@@ -225,7 +226,7 @@ class GeneratedWork:
     tasks: int | None
 
     def prepare(self, session: Session) -> None:
-        """Refuse an array that is not there."""
+        """Refuse an array that does not exist."""
         open_array(session, self.write.array)
 
     def writer(self, view: Session, at_once: int) -> GeneratedWriter:
@@ -254,7 +255,7 @@ class Together:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         return [name for writer in self.writers for name in writer.names]
 
     def __call__(self, fork: ForkSession, number: int) -> int:
@@ -309,7 +310,7 @@ def named_files(files: Sequence[str]) -> tuple[str, ...]:
             found.append(file)
             continue
         if not file.startswith("/"):
-            raise InvalidInputError(f"{file!r}: only absolute paths can have a `*`")
+            raise InvalidInputError(f"{file!r}: only absolute paths can contain a `*`")
         matching = sorted(map(str, Path("/").glob(file.lstrip("/"))))
         if not matching:
             raise InvalidInputError(f"no file matches {file!r}")
@@ -319,7 +320,7 @@ def named_files(files: Sequence[str]) -> tuple[str, ...]:
 
 _LONGEST_ERROR = 4000
 RESULT_MARK = "ICECHUNK_RESULT"
-"""Starts the line of the output that holds the report as JSON."""
+"""The prefix of the output line with the report as JSON."""
 
 
 def run_job(arguments: Sequence[str] | None = None) -> None:
@@ -341,9 +342,9 @@ def run_job(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(spark: SparkSession, specification: JobSpecification) -> dict[str, object]:
-    """Write everything that is specified and leave the fragment; returns a small report.
+    """Write everything specified and leave the fragment; returns a small report.
 
-    The report, or what went wrong, is also left as JSON beside the fragment.
+    The report, or the error, is also left as JSON next to the fragment.
     """
     session = specification.session
     granted = {

@@ -183,7 +183,7 @@ def test_repository_branch_and_connection_are_those_of_the_dataset() -> None:
 
 
 def test_an_operator_needs_a_repository_or_a_dataset() -> None:
-    with pytest.raises(InvalidInputError, match="needs a `repository` or a `dataset`"):
+    with pytest.raises(InvalidInputError, match="needs a `repository`, or a `dataset`"):
         IcechunkOpenSessionOperator(task_id="open")
 
 

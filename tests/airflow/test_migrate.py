@@ -49,7 +49,7 @@ def test_the_old_entry_point_is_fenced_and_opened_again_by_a_switch(storage: Sto
     live_in(storage, "1")
     assert (do()["fenced"], Repository.open(storage).spec_version) == (["1"], "2")
     assert do(fence_old="False")["fenced"] == []
-    with pytest.raises(InvalidInputError, match="exclude each other"):
+    with pytest.raises(InvalidInputError, match="cannot be combined"):
         do(fence_old=False, remove_old=True)
 
 

@@ -286,14 +286,14 @@ DAILY: dict[str, Any] = {"dataset": WEATHER, "at": {"time": "{{ ds }}"}}
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"repository": "r", "function": "a:b"}, "function= says something about a dataset"),
+        ({"repository": "r", "function": "a:b"}, "function= needs a dataset"),
         ({"repository": "r", "at": {"time": "x"}}, "at= is a place in a dataset"),
         ({"repository": "r"}, "nothing to write"),
-        ({"dataset": WEATHER, "function": "a:b"}, "at= has to say where on 'time'"),
+        ({"dataset": WEATHER, "function": "a:b"}, "at= must say where along 'time'"),
         ({"dataset": WEATHER, "at": {"tim": "x"}, "function": "a:b"}, "at= names 'tim'.*'time'"),
         ({**DAILY, "function": "a:b", "writes": [{}]}, "either function="),
         ({**DAILY, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
-        ({**DAILY, "function": "jobs.field"}, "'jobs.field' has to be 'package.module:name'"),
+        ({**DAILY, "function": "jobs.field"}, "'jobs.field' must be 'package.module:name'"),
         ({**DAILY, "function": "a:b", "on_conflict": "mine"}, "on_conflict.*'theirs', not 'mine'"),
         ({**DAILY, "function": "a:b", "on_rerun": "never"}, "on_rerun.*'skip'.*not 'never'"),
     ],

@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_said_with_its_remedy(
     monkeypatch.setitem(sys.modules, "cfgrib", None)
     with pytest.raises(UnsupportedError, match=r"airflow-provider-icechunk\[grib\]"):
         run(IcechunkImportOperator, source="/data/forecast.grib2")
-    with pytest.raises(InvalidInputError, match="give file_format"):
+    with pytest.raises(InvalidInputError, match="set file_format"):
         run(IcechunkImportOperator, source="/data/forecast")
     with pytest.raises(NotFoundError, match="no file"):
         run(IcechunkImportOperator, source=str(tmp_path / "nothing.nc"))
@@ -140,7 +140,7 @@ def test_a_snapshot_goes_out_as_a_whole_file(
     with xr.open_dataset(target, **engine) as out:
         assert out["t2m"].values.tolist() == [[9, 9], [9, 9]]
     assert run(IcechunkExportOperator, target=str(target), if_exists="skip")["written"] is False
-    with pytest.raises(AlreadyExistsError, match="is there already"):
+    with pytest.raises(AlreadyExistsError, match="already exists"):
         run(IcechunkExportOperator, target=str(target), if_exists="error")
     assert [one.name for one in target.parent.iterdir()] == [name]
 
@@ -177,5 +177,5 @@ def test_a_task_takes_a_commit_back_once(repository: Repository) -> None:
     xr.testing.assert_identical(stored(), data())
     assert run(IcechunkRevertOperator, retried(make_context()), snapshot_id=bad) == first
     assert repository.lookup_branch("main") == first["snapshot_id"]
-    with pytest.raises(ConflictError, match="taken back already"):
+    with pytest.raises(ConflictError, match="was already reverted"):
         run(IcechunkRevertOperator, make_context(run_id="next"), snapshot_id=bad)

@@ -196,7 +196,7 @@ def test_an_append_that_is_cleared_is_refused_and_not_done_twice(repository: Rep
 
     run(next_day, append_dim="time")
     assert t2m(repository) == [1, 1, 1, 1, 4]
-    with pytest.raises(SessionStateError, match="would append the same once more"):
+    with pytest.raises(SessionStateError, match="would append the same data again"):
         run(next_day, append_dim="time", context=cleared(make_context()))
     assert t2m(repository) == [1, 1, 1, 1, 4]
 
@@ -261,7 +261,7 @@ def test_a_hook_lists_repositories_by_their_entry_points(
     assert hook.list_repositories("teams") == ["teams/a/sst"]
     assert hook.list_repositories("notes") == []
     monkeypatch.setattr("airflow_provider_icechunk.engine.pipelines.repositories._MOST_FOLDERS", 2)
-    with pytest.raises(InvalidInputError, match="give a longer prefix"):
+    with pytest.raises(InvalidInputError, match="use a longer prefix"):
         hook.list_repositories()
 
 

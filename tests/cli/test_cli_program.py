@@ -50,7 +50,7 @@ def test_a_beginning_that_fits_several_ids_or_none_is_refused(
     monkeypatch.setattr(Repository, "ancestry", two_more)
     answer = command("show", made.path, "zzzz")
     assert answer.code == 1
-    assert "begins the ids of 2 snapshots: ZZZZ0000000000000000" in answer.err
+    assert "is a prefix of 2 snapshot ids: ZZZZ0000000000000000" in answer.err
     assert "there is no branch, tag or snapshot 'zzzy'" in command("show", made.path, "zzzy").err
 
 

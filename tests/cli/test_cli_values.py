@@ -58,7 +58,7 @@ def test_cat_refuses_what_it_cannot_show(command: Command, place: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0, 1, 2", "3 dimensions, and the array has 2"),
+        ("0, 1, 2", "3 dimensions, but the array has 2"),
         ("3", "position 3 is outside of a dimension of 3"),
         ("x", "'x' is neither a position nor a range"),
         ("0:1:2", "neither a position nor a range"),
@@ -147,7 +147,7 @@ def test_a_line_runs_from_its_lowest_to_its_highest(command: Command, place: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["t", "--output", "t.jpg"], "ends in .png"),
+        (["t", "--output", "t.jpg"], "ending in .png"),
         (["t", "--output", "/nowhere/t.png"], "cannot write"),
         (["t", "--output", "t.png", "--at", "x"], "are not positions"),
         (["t", "--output", "t.png", "--at", "1"], "1 positions were given"),

@@ -309,7 +309,9 @@ def test_nothing_is_flushed_onto_a_snapshot_that_was_collected(generation: str) 
     put(session, "/new", (1,), chunk("young"))
     repo.delete_branch("side")
     collect(storage, clock)
-    with pytest.raises(SessionError, match="on which this session stands, was collected") as caught:
+    with pytest.raises(
+        SessionError, match="on which this session is based, was collected"
+    ) as caught:
         session.flush("loose")
     assert caught.value.kind is Kind.CHUNKS_COLLECTED
     collect(storage, clock)

@@ -1,7 +1,7 @@
 """Chunks straight from arrays of values to the session, without Zarr's array machinery.
 
-Zarr's own codecs encode, so the stored bytes are those that Zarr would have stored. What is left
-out is its general indexing, which costs more than the rest for large uncompressed chunks. A chunk
+Zarr's own codecs encode, so the stored bytes are those that Zarr would have stored. Only its
+general indexing is bypassed, which costs more than the rest for large uncompressed chunks. A chunk
 that a region covers in part is read, overlaid and written as a whole.
 """
 
@@ -34,9 +34,9 @@ from .regions import Region, extent, show, slices
 Values = NDArray[Any]
 _BATCH_BYTES = 32 << 20
 _MOST_SAID = 16
-"""Boxes of one batch; more become the one around them, which says a little too much."""
+"""Boxes per batch; more are replaced by the one around them, which is a little too large."""
 _AT_ONCE = 8
-"""Chunks that one task encodes and stores at once where a store answers slowly but in parallel."""
+"""Chunks that one task encodes and stores at once if the store is slow but parallel."""
 
 
 def write_block(
@@ -44,14 +44,14 @@ def write_block(
 ) -> int:
     """Write the values of a region; returns their size in bytes.
 
-    Whole chunks are only written; of others the session's cells outside of the region are kept, so
+    Whole chunks are only written; of others the session's cells outside the region are kept, so
     two regions that share a chunk must not be written at the same time. Refuses values of another
     shape, or of a type that the array could hold only with loss.
     """
     fitting = fit_values(array, region, values)
     if not fitting.size:
         return 0
-    # The region itself, not the chunks that it cuts: a merge keeps what others wrote beside it.
+    # The region itself, not the chunks that it cuts: a merge keeps what others wrote next to it.
     with session.tree.recording({f"/{array.path}": (region,)}):
         if _is_regular(array):
             put_values(session, array, _pieces(array, region, fitting))
@@ -86,7 +86,7 @@ def put_values(
         whole = ((index, _padded(values, spec), spec) for index, values in batch)
         empty = put_whole_chunks(tree, path, whole, encode)
         if empty:
-            # A recorded write counts where there was no chunk, too: others may write one.
+            # A recorded write counts even if there was no chunk: others may write one.
             always = tree.is_recording(path)
             tree.erase(path, [index for index in empty if always or tree.chunk(path, index)])
 
@@ -104,7 +104,7 @@ def whole_chunks(array: zarr.Array[Any], places: Sequence[Index]) -> Boxes:
 
 
 def is_remote(session: StoreSession) -> bool:
-    """Whether storing is waiting, not working: a task has one core, but many can wait at once."""
+    """Whether storing mostly waits: a task has one core, but many can wait at once."""
     return not isinstance(session.tree.core.storage, LocalStorage)
 
 
@@ -114,12 +114,12 @@ def readable_array(store: Store, path: str) -> zarr.Array[Any]:
 
 
 def chunk_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
-    """The shape of what is stored as a unit: a shard, if the array has them, otherwise a chunk."""
+    """The shape of the unit of storage: a shard, if the array has them, otherwise a chunk."""
     return tuple(array.shards or array.chunks)
 
 
 def _is_regular(array: zarr.Array[Any]) -> bool:
-    # By the document's word: the class has another name and another module in newer releases.
+    # By its name in the document: newer releases renamed and moved the class.
     metadata = array.metadata
     return (
         isinstance(metadata, ArrayV3Metadata) and metadata.chunk_grid.to_dict()["name"] == "regular"
@@ -132,7 +132,7 @@ def fit_values(array: zarr.Array[Any], region: Region, values: Values) -> Values
     for (start, stop), length in zip(region, array.shape, strict=True):
         if not 0 <= start <= stop <= length:
             raise InvalidInputError(
-                f"the region {show(region)} does not lie inside of {array.path!r}, whose shape is "
+                f"the region {show(region)} is not inside {array.path!r}, whose shape is "
                 f"{array.shape}"
             )
     if given.shape != extent(region):
@@ -174,7 +174,7 @@ def _pieces(
 def chunks_of_region(
     region: Region, grid: Sequence[int]
 ) -> Iterator[tuple[Index, tuple[slice, ...]]]:
-    """Chunk numbers in a region, each with its place in the values of the region."""
+    """Chunk numbers in a region, each with its position in the values of the region."""
     numbers = [
         range(start // chunk, -(-stop // chunk))
         for (start, stop), chunk in zip(region, grid, strict=True)
@@ -190,7 +190,7 @@ def chunks_of_region(
 
 
 def _encoder(array: zarr.Array[Any]) -> tuple[ArraySpec, Encode]:
-    """What chunks of an array are, and the way from their cells to bytes by its own codecs."""
+    """The chunks of an array, and how its own codecs encode their cells."""
     inner = inner_array(array)
     spec = chunk_spec(array)
     known = isinstance(inner.metadata, ArrayV3Metadata)
@@ -217,7 +217,7 @@ def _batches(pieces: Iterator[tuple[Index, Values]]) -> Iterator[list[tuple[Inde
 
 
 def _padded(values: Values, spec: ArraySpec) -> NDBuffer:
-    """A whole chunk, with the fill value where an edge cuts it."""
+    """A whole chunk, padded with the fill value at an edge."""
     whole = values
     if values.shape != spec.shape:
         whole = np.full(spec.shape, spec.fill_value, dtype=spec.dtype.to_native_dtype())

@@ -2,7 +2,7 @@
 
 A chunk is read and written through an array of one chunk in memory, so that Zarr's own codecs do
 the work, with shards as well. Bits are compared and copied, not values: NaN and -0.0 count. Only
-codecs that give back exactly what they got are used.
+codecs that decode to exactly what was encoded are used.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _OneChunk:
         self._array(self._store(None))
 
     def decode(self, data: bytes | None) -> Values:
-        """Cells of a chunk, to be written to; the fill value where there is no chunk."""
+        """The writable cells of a chunk; the fill value if there is no chunk."""
         values = self._array(self._store(data))[...]
         return np.array(values, copy=True)
 
@@ -148,15 +148,15 @@ class _OneChunk:
 
     @staticmethod
     def _array(store: MemoryStore) -> zarr.Array[Any]:
-        # Chunks of fill values alone are stored: -0.0 equals 0.0 and is not the same. An array
-        # that exists is opened without regard to a configuration.
+        # Chunks of only fill values are stored, because -0.0 equals 0.0 but has other bits. An
+        # existing array is opened without regard to a configuration.
         opened = inner_array(zarr.open_array(store, mode="r+"))
         config: Any = {"write_empty_chunks": True, "order": "C"}
         return zarr.Array(AsyncArray(opened.metadata, opened.store_path, config))
 
 
 def _names(codecs: object) -> set[str]:
-    """Names of codecs, of those inside of shards as well."""
+    """Names of codecs, including those inside shards."""
     names: set[str] = set()
     for codec in codecs if isinstance(codecs, list) else []:
         if isinstance(codec, str):
@@ -170,7 +170,7 @@ def _names(codecs: object) -> set[str]:
 
 
 def _differing(one: Values, other: Values) -> NDArray[np.bool_]:
-    """Which cells have other bits."""
+    """Which cells differ in their bits."""
     if one.dtype.hasobject or one.dtype.kind == "T":
         return np.asarray(one != other, np.bool_).reshape(one.shape)
     return np.asarray((_bits(one) != _bits(other)).any(axis=-1), np.bool_).reshape(one.shape)

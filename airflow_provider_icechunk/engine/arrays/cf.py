@@ -1,7 +1,7 @@
-"""What stored values mean by the CF conventions: times, scaled numbers, missing values. Pure.
+"""Decode stored values by the CF conventions: times, scaled numbers, missing values. Pure.
 
-Xarray decodes by itself; this is for readers without it, such as Spark executors. Times of other
-calendars than the usual one stay the numbers that are stored.
+Xarray has its own decoder; this is for readers without it, such as Spark executors. Times in
+non-standard calendars stay numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Times as numbers: so many units since a moment."""
+    """Times as numbers of units since a moment."""
 
     start: np.datetime64
     micros: int
@@ -50,20 +50,20 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the values of an array are decoded. Without any part they are what is stored."""
+    """How the values of an array are decoded. Without any parts they are returned as stored."""
 
     dtype: np.dtype[Any]
     """Of the decoded values."""
     missing: tuple[Any, ...] = ()
-    """Stored values that mean that there is none."""
+    """Stored values that mean "missing"."""
     scale: float = 1.0
     offset: float = 0.0
     epoch: Epoch | None = None
     takes_nan: bool = False
-    """Whether what is not a number, or not a time, means that there is none."""
+    """Whether NaN or NaT means "missing"."""
 
     def decode(self, stored: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """The values, and where there is none; `None`: nowhere."""
+        """The values, and where they are missing; `None` if nowhere."""
         absent = self._absent(stored)
         if self.epoch is not None:
             return _times(stored, absent, self.epoch)
@@ -88,7 +88,7 @@ class Decoding:
 def decoding(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Decoding:
     """How values of a type with these attributes are decoded.
 
-    An attribute that makes no sense is passed over: it is not why somebody reads the array.
+    An attribute that makes no sense is ignored: it should not prevent reading the array.
     """
     if dtype.kind not in "iuf":
         return Decoding(dtype, takes_nan=True)
@@ -164,7 +164,7 @@ def _missing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> list[Any]:
 
 
 def _as_stored(dtype: np.dtype[Any], number: float) -> list[Any]:
-    """The number in the array's type, if it has one; what is not a number is found without."""
+    """The number in the array's type, if it fits; NaN is detected separately."""
     if number != number:
         return []
     try:

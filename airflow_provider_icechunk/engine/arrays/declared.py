@@ -1,7 +1,7 @@
-"""Arrays as they are declared in a pipeline, and making a session agree with the declaration.
+"""Arrays as declared in a pipeline, and making a session agree with the declaration.
 
-A declaration means *at least this*: what is missing is created, what is shorter grows, and nothing
-is ever shrunk. So it can be repeated, in any order.
+A declaration means *at least this*: missing arrays are created, shorter ones grow, and nothing
+ever shrinks. So it can be applied repeatedly, in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Steps(ClosedModel):
 
 
 class DeclaredArray(ClosedModel):
-    """One array: where it is, its shape, and perhaps its values (for small arrays, coordinates)."""
+    """One array: its path, its shape, and perhaps its values (for small arrays, coordinates)."""
 
     path: str = Field(min_length=1)
     shape: tuple[Length, ...]
@@ -99,14 +99,14 @@ def apply_arrays(store: IcechunkStore, arrays: Sequence[DeclaredArray]) -> None:
 
 
 def apply_array(root: zarr.Group, declared: DeclaredArray) -> zarr.Array[Any]:
-    """An array that is at least what is declared; a mismatch names both sides."""
+    """An array that holds at least what is declared; an error about a mismatch names both sides."""
     path = declared.path.strip("/")
     node = root.get(path)
     if node is None:
         return _create(root, path, declared)
     if not isinstance(node, zarr.Array):
         raise AlreadyExistsError(
-            f"{declared.path} is a group already; choose another path", kind=Kind.NODE_EXISTS
+            f"{declared.path} is already a group; choose another path", kind=Kind.NODE_EXISTS
         )
     differences = _differences(node, declared)
     if differences:
@@ -124,9 +124,10 @@ def apply_array(root: zarr.Group, declared: DeclaredArray) -> zarr.Array[Any]:
 
 
 def put_values(array: zarr.Array[Any], start: int, values: np.ndarray[Any, Any]) -> bool:
-    """Write values into an array of one dimension, unless they are there; whether it wrote.
+    """Write values into a one-dimensional array unless they are already there; returns whether it
+    wrote.
 
-    Runs that meet would be in each other's way with chunks that are written again as they were.
+    Concurrent runs would conflict over chunks that are rewritten unchanged.
     """
     stop = start + len(values)
     found = np.asarray(array[start:stop])
@@ -134,7 +135,7 @@ def put_values(array: zarr.Array[Any], start: int, values: np.ndarray[Any, Any])
         same = found.tolist() == values.tolist()
     else:
         same = found.dtype == values.dtype and found.tobytes() == values.tobytes()
-    # A chunk of nothing but fill reads as if it were there, which for readers is the same.
+    # A missing chunk reads as fill values, which for readers is the same.
     if not same:
         # Two first runs write the same labels; with a record of where, a rebase can merge them.
         tree = cast("IcechunkStore", array.store).tree
@@ -157,7 +158,7 @@ def _create(root: zarr.Group, path: str, declared: DeclaredArray) -> zarr.Array[
 
 
 def _differences(array: zarr.Array[Any], declared: DeclaredArray) -> list[str]:
-    """What of an array cannot become as declared: what it has, and what was declared."""
+    """The properties that cannot become as declared: what the array has, and what was declared."""
     pairs: list[tuple[str, object, object]] = [
         ("dtype", _type_name(array.metadata.dtype), _wanted_type(declared)),
         ("dimensions", array.ndim, len(declared.shape)),

@@ -1,8 +1,8 @@
-"""Which positions of a sorted coordinate lie between two labels. Pure.
+"""Find the positions of a sorted coordinate between two labels. Pure.
 
 Nothing is cast to the coordinate's type: a cast would cut 2.5 to 2 and make 255 of -1. Numbers are
 compared as Python does, which is exact between integers of any size and floats of any width, times
-as whole attoseconds. Only the places that a binary search looks at are compared.
+as whole attoseconds. Only the positions that a binary search visits are compared.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
     `None` for the first leaves out a smallest value, for the second a largest one. A falling
     coordinate takes its bounds in either order.
 
-    :param name: the coordinate, for the words of a refusal.
+    :param name: the coordinate, for error messages.
     """
     kind = _kind(values)
     if kind is None or (kind == "durations" and _unit(values.dtype)[0] not in _ATTOSECONDS):
@@ -61,7 +61,7 @@ def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
         )
     falling = len(values) > 1 and bool(values[0] > values[-1])
     rising = values[::-1] if falling else values
-    # A value that is not a number or not a time is not equal to itself, also where it is alone.
+    # NaN and NaT are not equal to themselves, even if there is only one.
     if not bool(np.all(rising[:-1] <= rising[1:])) or bool(np.any(values[:1] != values[:1])):
         raise InvalidInputError(f"the coordinate {name!r} is not sorted: select with `isel`")
     low, high = (_comparable(name, kind, values.dtype, bound) for bound in _ends(name, bounds))
@@ -75,7 +75,7 @@ def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
 
 
 def _kind(values: NDArray[Any]) -> str | None:
-    """What a coordinate holds; objects are texts or bytes of any length."""
+    """The type of a coordinate; objects are texts or bytes of any length."""
     if values.dtype.kind == "O":
         return next(
             (kind for kind, made in _OBJECTS if all(isinstance(v, made) for v in values)), None
@@ -89,12 +89,12 @@ def _ends(name: str, bounds: object) -> tuple[Any, Any]:
     if isinstance(bounds, tuple | list) and len(bounds) == 2:
         return bounds[0], bounds[1]
     raise InvalidInputError(
-        f"{bounds!r} does not select a part of {name!r}: give (first, last), both are included"
+        f"{bounds!r} does not select a range of {name!r}: give (first, last), both included"
     )
 
 
 def _key(kind: str, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
-    """From a value of the coordinate to what a bound is compared with."""
+    """Convert a value of the coordinate for comparison with a bound."""
     if kind not in ("times", "durations"):
         return lambda value: value.item() if isinstance(value, np.generic) else value
     unit, count = _unit(dtype)
@@ -135,7 +135,7 @@ def _number(bound: Any, dtype: np.dtype[Any]) -> Any:
     if plain.is_nan() if isinstance(plain, Decimal) else plain != plain:
         return None
     if dtype.kind == "f" and isinstance(plain, float) and abs(plain) <= float(np.finfo(dtype).max):
-        # 0.1 means the cell that shows as 0.1, also where that is a float32 and a little more.
+        # 0.1 means the cell displayed as 0.1, even if that is a float32 and slightly larger.
         near = dtype.type(plain)
         return near.item() if float(str(near)) == plain else plain
     return plain
@@ -160,7 +160,7 @@ def _moment_of_text(text: str) -> int | None:
     """The moment in a text; without an offset it is UTC, as times in arrays are."""
     text = _BARE_DATE.sub(r"\1-\2-\3", text) if _BARE_DATE.fullmatch(text) else text
     if _LONG_YEAR.match(text):
-        return None  # NumPy takes the seconds of an epoch for a year.
+        return None  # NumPy would read epoch seconds as a year.
     offset = _OFFSET.fullmatch(text)
     try:
         moment = _moment(np.datetime64(text if offset is None else offset["local"]))
@@ -183,7 +183,7 @@ def _duration(bound: Any) -> int | None:
 
 
 def _nanoseconds(bound: Any, part: str) -> int:
-    """What a time or duration of pandas has below the microseconds, which NumPy drops."""
+    """The nanoseconds of a pandas time or duration, which NumPy drops."""
     return int(getattr(bound, part, 0)) * _ATTOSECONDS["ns"]
 
 

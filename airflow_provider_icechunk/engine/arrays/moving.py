@@ -1,7 +1,7 @@
 """Move cells from one array to another with other chunks, bit by bit.
 
-What was never stored stays so, and what was stored is stored again, also if it is all fill value:
-cells are copied, not judged.
+Cells that were never stored stay so, and stored cells are stored again, even if they all hold the
+fill value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def move_cells(
 ) -> int:
     """Fill a box of whole chunks of `new` with the cells of `old`; returns their size in bytes.
 
-    Nothing is recorded as written: values that were there have another place.
+    Nothing is recorded as written: existing values only move.
 
     :param offset: how much further on in `old` the cells are, for each dimension.
     """

@@ -1,6 +1,6 @@
-"""Give an array other chunks: its new document, and in which blocks its cells are moved.
+"""Give an array other chunks: its new document, and the blocks in which its cells move.
 
-Pure, apart from `plan_stored`, which looks at a stored array.
+Pure, apart from `plan_stored`, which reads a stored array.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _INDEX_CODECS = [
 
 @dataclass(frozen=True, slots=True)
 class RechunkPlan:
-    """What giving an array other chunks means."""
+    """The plan for giving an array other chunks."""
 
     path: str
     shape: tuple[int, ...]
     before: tuple[int, ...]
-    """What is stored as a unit now: a shard, if the array has them, otherwise a chunk."""
+    """The current unit of storage: a shard, if the array has them, otherwise a chunk."""
     after: tuple[int, ...]
-    """What will be."""
+    """The new unit."""
     itemsize: int
     block: tuple[int, ...]
     """Cells that a task moves."""
@@ -96,7 +96,7 @@ def rechunked(
             )
     if shards is not None and any(s % c for s, c in zip(shards, chunks, strict=True)):
         raise InvalidInputError(
-            f"shards {tuple(shards)} are not whole numbers of chunks {tuple(chunks)}"
+            f"shards {tuple(shards)} are not multiples of chunks {tuple(chunks)}"
         )
     grid = value["chunk_grid"]
     if grid["name"] != "regular":
@@ -129,7 +129,7 @@ def plan_stored(
     *,
     memory: int = MEMORY,
 ) -> RechunkPlan:
-    """What giving an array of a version other chunks means; changes nothing."""
+    """Plan to give an array of a version other chunks; changes nothing."""
     node = store.tree.array(path)
     rechunked(node.user_data, chunks, shards, path)
     size = zarr.open_array(store, path=path.strip("/"), mode="r").dtype.itemsize
@@ -144,7 +144,7 @@ def plan_rechunk(
     *,
     memory: int = MEMORY,
 ) -> RechunkPlan:
-    """In which blocks the cells of an array are moved; changes nothing."""
+    """Plan the blocks in which the cells of an array move; changes nothing."""
     document = array_document(node)
     if document.chunk_counts is not None:
         raise UnsupportedError(f"{node.path} has chunks of different lengths: not supported here")
@@ -166,13 +166,13 @@ def block_shape(
 ) -> tuple[int, ...]:
     """Whole new chunks that a task moves: as many old ones as possible are read only once.
 
-    A block that ends inside of an old chunk makes several tasks decode that chunk, so the block is
-    made longer where that is worst, as long as the memory allows it.
+    A block that ends inside an old chunk makes several tasks decode that chunk, so the block is
+    extended where that is worst, as far as memory allows.
     """
     block = [min(new, max(length, 1)) for new, length in zip(after, shape, strict=True)]
 
     def waste(axis: int) -> float:
-        """About how often old chunks are read because blocks end inside of them."""
+        """About how often old chunks are read because blocks end inside them."""
         if block[axis] >= shape[axis] or block[axis] % before[axis] == 0:
             return 1.0
         return 1.0 + before[axis] / block[axis]
@@ -186,7 +186,7 @@ def block_shape(
             if size <= memory:
                 fitting.append((waste(axis), axis, longer))
         if not fitting:
-            # An end in the middle of the array has to be the end of a new chunk.
+            # An end in the middle of the array must be the end of a new chunk.
             return tuple(
                 length if length >= whole else -(-length // new) * new
                 for length, new, whole in zip(block, after, shape, strict=True)

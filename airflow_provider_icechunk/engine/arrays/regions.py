@@ -44,7 +44,7 @@ def plan_regions(shape: Sequence[int], chunks: Sequence[int], parts: int) -> lis
 
 
 def plan_parts(size: int, cores: int) -> int:
-    """How many tasks `size` bytes of values are worth: of 128 MiB each, two for each core."""
+    """The number of tasks for `size` bytes: 128 MiB each, and at least two per core."""
     return max(1, min(_MOST_TASKS, max(-(-size // _TASK_BYTES), 2 * cores)))
 
 
@@ -80,15 +80,16 @@ def show(region: Region) -> str:
 
 
 def check_complete(planned: int, returned: Iterable[int]) -> None:
-    """Refuse results unless every one of the planned tasks came back exactly once."""
+    """Refuse results unless every planned task returned exactly once."""
     counts = Counter(returned)
     missing = [number for number in range(planned) if not counts[number]]
     surplus = [number for number, count in counts.items() if count > 1 or not 0 <= number < planned]
     if missing or surplus:
         raise FragmentError(
-            f"of {planned} planned tasks {len(missing)} did not come back (first: {missing[:5]}) "
-            f"and {len(surplus)} came back twice or unasked (first: {surplus[:5]}); nothing is "
-            "handed over. Run the job again",
+            f"of {planned} planned tasks {len(missing)} did not return (first: {missing[:5]}) "
+            f"and {len(surplus)} returned twice or unexpectedly (first: {surplus[:5]}); "
+            "nothing is passed "
+            "on. Run the job again",
             kind=Kind.FRAGMENT_MISMATCH,
         )
 
@@ -110,20 +111,19 @@ DimensionKey = str | int
 Part = int | tuple[int, int] | slice
 """A position, or from the first up to, not including, the second."""
 Parts = Mapping[str, Part] | Mapping[int, Part] | Mapping[DimensionKey, Part]
-"""Parts of an array, by dimension; all of it along the others."""
+"""Selected ranges by dimension; the others are selected in full."""
 Chosen = TypeVar("Chosen")
 
 
 def dimension_names(array: zarr.Array[Any]) -> tuple[str, ...]:
-    """Names of the dimensions; `dim_0`, `dim_1`... where the array gives none."""
+    """Names of the dimensions; `dim_0`, `dim_1`... if the array has none."""
     given = getattr(array.metadata, "dimension_names", None) or (None,) * array.ndim
     return tuple(name or f"dim_{axis}" for axis, name in enumerate(given))
 
 
 def axis_of(key: object, names: Sequence[str], where: str) -> int:
-    """The number of the dimension that a key means; a name goes before a number in text.
-
-    :param where: the array, for the words of a refusal.
+    """The number of the dimension that a key means; a name takes precedence over a number in text.
+    :param where: the array, for error messages.
     """
     if isinstance(key, str) and names.count(key) == 1:
         return names.index(key)
@@ -140,11 +140,11 @@ def axis_of(key: object, names: Sequence[str], where: str) -> int:
 
 
 def by_axis(chosen: Mapping[Any, Chosen], names: Sequence[str], where: str) -> dict[int, Chosen]:
-    """What was chosen, by number of dimension; refuses a dimension that is named twice."""
+    """The selection by number of dimension; refuses a dimension that is named twice."""
     if not isinstance(chosen, Mapping):
         raise InvalidInputError(
-            f"{chosen!r} selects nothing of {where}: give a mapping from dimensions, by name or "
-            "number, to their parts"
+            f"{chosen!r} is not a selection of {where}: give a mapping from dimensions, by name or "
+            "number, to ranges"
         )
     found: dict[int, Chosen] = {}
     for key, value in chosen.items():
@@ -158,9 +158,8 @@ def by_axis(chosen: Mapping[Any, Chosen], names: Sequence[str], where: str) -> d
 def by_name(
     chosen: Mapping[Any, Chosen], arrays: Sequence[tuple[str, Sequence[str]]]
 ) -> dict[str, Chosen]:
-    """What was chosen of several arrays together, by name of dimension.
-
-    A number is refused if it means one dimension here and another one there.
+    """The selection of several arrays together, by name of dimension. A number is refused if it
+    means different dimensions in them.
 
     :param arrays: their paths and the names of their dimensions.
     """
@@ -178,7 +177,7 @@ def by_name(
 
 
 def span_of(part: object, name: str, length: int) -> Span:
-    """The positions that a part of a dimension means; refuses what lies outside of it."""
+    """The positions of a range of a dimension; refuses any outside it."""
     ends: tuple[object, ...]
     if isinstance(part, slice) and part.step in (None, 1):
         ends = (0 if part.start is None else part.start, length if part.stop is None else part.stop)
@@ -189,19 +188,19 @@ def span_of(part: object, name: str, length: int) -> Span:
     whole = [_whole(end) for end in ends]
     if len(whole) != 2 or whole[0] is None or whole[1] is None:
         raise InvalidInputError(
-            f"{part!r} is not a part of dimension {name!r}: give a position, or (first, one after "
+            f"{part!r} is not a range of dimension {name!r}: give a position, or (first, one after "
             "the last)"
         )
     start, stop = whole[0], whole[1]
     if not 0 <= start <= stop <= length:
         raise InvalidInputError(
-            f"positions {start} to {stop} do not lie in dimension {name!r} of {length}"
+            f"positions {start} to {stop} are outside dimension {name!r} of length {length}"
         )
     return start, stop
 
 
 def _whole(value: object) -> int | None:
-    """An integer of Python's or NumPy's; True is none."""
+    """An integer of Python or NumPy; True is not one."""
     try:
         return None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
     except TypeError:

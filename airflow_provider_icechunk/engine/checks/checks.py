@@ -43,7 +43,7 @@ class RangeCheck(_OfArray):
     @model_validator(mode="after")
     def _limits(self) -> RangeCheck:
         if self.minimum is None and self.maximum is None:
-            raise ValueError("minimum, maximum or both are needed")
+            raise ValueError("pass minimum, maximum or both")
         return self
 
 
@@ -83,7 +83,7 @@ class DriftCheck(_OfArray):
     @model_validator(mode="after")
     def _one_reference(self) -> DriftCheck:
         if (self.tag is None) == (self.snapshot_id is None):
-            raise ValueError("one of tag and snapshot_id is needed")
+            raise ValueError("pass either tag or snapshot_id")
         return self
 
 
@@ -133,9 +133,9 @@ def parse_checks(value: Sequence[Mapping[str, Any]] | str) -> list[Check]:
             else _CHECKS.validate_python(list(value))
         )
     except ValidationError as error:
-        raise InvalidInputError(f"checks cannot be read: {describe(error)}") from None
+        raise InvalidInputError(f"the checks are invalid: {describe(error)}") from None
     if not found:
-        raise InvalidInputError("there are no checks: a gate without any would let all pass")
+        raise InvalidInputError("there are no checks: without any, everything would pass")
     return found
 
 
@@ -328,11 +328,12 @@ def check_report(value: Mapping[str, Any] | str, snapshot_id: str) -> dict[str, 
         report = json.loads(value) if isinstance(value, str) else dict(value)
         about, passed = report["snapshot_id"], report["passed"]
     except (ValueError, KeyError, TypeError):
-        raise InvalidInputError("checks is not what IcechunkCheckOperator returned") from None
+        raise InvalidInputError("checks must be what IcechunkCheckOperator returned") from None
     if about != snapshot_id:
         raise InvalidInputError(
-            f"the checks are about snapshot {about}, and {snapshot_id} is to be published: check "
-            "that one, or publish with snapshot_id the one that was checked"
+            f"the checks are about snapshot {about}, and {snapshot_id} is to be published: "
+            "check that "
+            "one, or pass the checked one as snapshot_id"
         )
     if passed is not True:
         raise CheckFailedError(

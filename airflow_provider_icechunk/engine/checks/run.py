@@ -156,7 +156,7 @@ class ArrayPart:
         """Of all values of the part, scaled as the attributes say."""
         if self.array.dtype.kind not in _NUMBERS:
             raise InvalidInputError(
-                f"{self.path} has the type {self.array.dtype}, and this check needs numbers"
+                f"{self.path} has the type {self.array.dtype}, but this check needs numbers"
             )
         found = (Statistics(*one) for one in self._each("statistics"))
         return reduce(Statistics.joined, found, Statistics())
@@ -191,7 +191,7 @@ class ArrayPart:
         """The first positions at which values do not rise, and do not fall."""
         if self.array.ndim != 1:
             raise InvalidInputError(
-                f"{self.path} has {self.array.ndim} dimensions, and a coordinate has one"
+                f"{self.path} has {self.array.ndim} dimensions, but a coordinate has one"
             )
         falls: int | None = None
         rises: int | None = None

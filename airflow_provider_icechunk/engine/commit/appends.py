@@ -1,9 +1,9 @@
-"""Put what a session appended behind what others appended to the same dimension meanwhile.
+"""Place what a session appended after what others have appended to the same dimension.
 
-Two sessions that began alike put their labels at one place. The one that commits later is moved: it
-goes to where it would be if it had begun after the other, which is the order of the commits. This
-is done once, when the session stands on the head, for all arrays of the group that have the
-dimension:
+Two sessions with the same base append their labels at the same position. The one that commits
+later is moved to where it would be if it had started after the other, so labels are in the order
+of the commits. This is done once, when the session has reached the head, for all arrays of the
+group that have the dimension:
 
 - where the move is a whole number of chunks, references get another index and nothing is stored;
 - otherwise chunks are put together from cells of ours and, where they share one, of the head;
@@ -64,7 +64,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """Places along the dimension that go elsewhere."""
+    """Positions along the dimension that move."""
 
     start: int
     stop: int
@@ -74,7 +74,7 @@ class Relocation:
 def plan_moves(
     start: int, end: int, ours: Sequence[Hashable], theirs: Sequence[Hashable]
 ) -> list[Relocation]:
-    """Where labels go that we put at `start`, if others put theirs there up to `end`. Pure."""
+    """Where our labels at `start` go if others put theirs there up to `end`. Pure."""
     known: dict[Hashable, int] = {}
     for place, label in enumerate(theirs, start):
         known.setdefault(label, place)
@@ -98,17 +98,17 @@ def place_again(
     cells: Callable[[], ChunkCells],
     solver: MergeSolver,
 ) -> Disputes | Unresolved:
-    """Relocation every append of the session to the end that its dimension has by now.
+    """Relocate every append of the session to the current end of its dimension.
 
-    Returns the chunks that are in dispute then. The caller holds the lock of the tree, and has a
-    copy of the changes for the case that something cannot be moved.
+    Returns the chunks that are then in dispute. The caller holds the lock of the tree, and keeps a
+    copy of the changes in case something cannot be moved.
 
     :param passed: commits of others since the session's base, in their order.
     """
     for axis, (start, stop) in list(tree.changes.appends.items()):
         dimension = _Dimension(tree, axis, start, stop)
         if dimension.end <= start:
-            continue  # Nobody else made it longer.
+            continue  # Nobody else extended it.
         placing = _Placing(dimension, passed, cells(), solver, dict(disputes))
         refused = placing.run()
         if refused is not None:
@@ -119,14 +119,14 @@ def place_again(
 
 @dataclass(slots=True)
 class _Dimension:
-    """A dimension of a group, and what the session put at its end."""
+    """A dimension of a group, and what the session appended to it."""
 
     tree: WorkingTree
     axis: str
     start: int
     stop: int
     end: int = field(init=False)
-    """How long others have made it."""
+    """The length others have given it."""
 
     def __post_init__(self) -> None:
         found = self.along(self.tree.base.nodes.values())
@@ -157,9 +157,9 @@ class _Placing:
     disputes: Disputes
     moves: list[Relocation] = field(default_factory=list)
     length: int = 0
-    """Of the dimension, with ours at the end."""
+    """The length of the dimension, including our labels."""
     both_appended: str = ""
-    """Labels that others appended as well, for people."""
+    """Labels that others appended as well, for messages."""
 
     def run(self) -> Unresolved | None:
         dim, tree = self.dim, self.dim.tree
@@ -180,7 +180,7 @@ class _Placing:
         return None
 
     def _refusal(self, node: Node, at: int) -> str | None:
-        """Why nothing can be moved, because of one of the arrays."""
+        """Why one of the arrays prevents the move."""
         dim, document = self.dim, array_document(node)
         name, stop = repr(dim.name), dim.stop
         stored = dim.tree.base.nodes.get(node.path)
@@ -215,7 +215,7 @@ class _Placing:
             self.both_appended = f"{dim.name} {shown}"
 
     def _note(self, edits: ArrayEdits) -> str:
-        """What to tell people about labels that both sides appended."""
+        """The message about labels that both sides appended."""
         if not self.both_appended:
             return ""
         replaces = 'on_existing_label="replace" lets the later values replace the earlier ones'
@@ -238,7 +238,7 @@ class _Placing:
         edits = tree.changes.chunks.get(node.id)
 
         def mine(number: int) -> bytes | None:
-            # What we left alone in the part that we appended holds the fill value.
+            # Cells in the appended part that we did not write hold the fill value.
             edit = None if edits is None else edits.find((number,))
             return None if isinstance(edit, Untouched) else chunk_bytes(tree, edit)
 
@@ -317,7 +317,7 @@ class _Placing:
     def _rewrite(
         self, node: Node, at: int, size: int, edits: ArrayEdits
     ) -> tuple[ArrayEdits, dict[Index, Dispute]]:
-        """Put chunks together from cells of ours, laid over those of the head."""
+        """Combine chunks from our cells, laid over those of the head."""
         refs = edits.columns()
         ours = (refs.index[:, at].astype(np.int64) + 1) * size > self.dim.start
         boxes = self._moved(self._known(node, at, edits), at)
@@ -361,7 +361,7 @@ class _Placing:
             low += count
 
     def _known(self, node: Node, at: int, edits: ArrayEdits) -> Boxes:
-        """Cells outside of which we wrote nothing: without a record, those of our chunks."""
+        """The cells that we may have written: without a record, those of our chunks."""
         if edits.boxes is not None:
             return edits.boxes
         document, index = array_document(node), edits.columns().index
@@ -393,7 +393,7 @@ class _Placing:
     def _claims(
         self, node: Node, at: int, edits: ArrayEdits, targets: Sequence[Index]
     ) -> dict[Index, tuple[CellClaim, ...]]:
-        """What others wrote meanwhile into these chunks, and ours must not differ from."""
+        """What others have written into these chunks, from which ours must not differ."""
         claims: dict[Index, tuple[CellClaim, ...]] = {}
         if not targets:
             return claims
@@ -417,7 +417,7 @@ class _Placing:
         return claims
 
     def _before_append(self, node: Node, at: int, index: Index, boxes: Boxes | None) -> Boxes:
-        """Cells of theirs in front of what was appended: behind it, ours replace them.
+        """Their cells before the appended part: after it, ours replace them.
 
         Only cells that were recorded replace others. A chunk without a record also has cells that
         were never written, and these would replace values with the fill value.
@@ -433,7 +433,7 @@ class _Placing:
         )
 
     def _grow(self, node: Node, at: int) -> None:
-        """Make an array as long as the dimension is."""
+        """Extend an array to the length of the dimension."""
         changes, stored = self.dim.tree.changes, self.dim.tree.base.nodes.get(node.path)
         document = json.loads(node.user_data)
         document["shape"][at] = self.length

@@ -49,11 +49,11 @@ from .records import record_of, with_record
 from .writer import CommitWriter
 
 _LOOKS = 4
-"""How often one try follows the branch before it pauses."""
+"""How often one attempt follows the branch before it pauses."""
 
 
 class _OvertakenError(Exception):
-    """Somebody else moved the branch meanwhile."""
+    """Somebody else has moved the branch."""
 
     def __init__(self, head: SnapshotId | None) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class CommitRequest:
     message: str
     metadata: Mapping[str, Any]
     solver: ConflictSolver | None = None
-    """Moves the changes over commits of others; without it they are a conflict."""
+    """Rebases the changes over commits of others; without it they are a conflict."""
     tries: int = 1_000
     seconds: float = 600.0
     token: str | None = None
     """Kept in the snapshot: an attempt that finds its own token committed writes nothing."""
     allow_empty: bool = False
     replaces: Replaces | None = None
-    """Says which commits this one takes the place of: they are never in conflict with it."""
+    """Says which commits this one supersedes: they never conflict with it."""
 
 
 class Committer:
@@ -139,7 +139,8 @@ class Committer:
         for _ in self._backoff(request).attempts():
             tries += 1
             if tries > 1:
-                # Others went on during the pause: what stands on a head from before it loses.
+                # Others may have committed during the pause: a draft on an earlier head would
+                # lose.
                 head = self._head(branch)
             outcome = self._try(branch, request, metadata, head, racing=tries > 1)
             if isinstance(outcome, Snapshot):
@@ -189,7 +190,7 @@ class Committer:
         return self._find_token(outcome.actual, request.token) or outcome
 
     def _line(self) -> list[SnapshotId]:
-        """Ids of commits below the base, as far as they are in memory: others race against us."""
+        """Ids of commits below the base, as far as they are in memory: others race us."""
         objects, commit = self._core.objects, self.draft.tree.base
         line: list[SnapshotId] = []
         while len(line) < LONGEST_LINE:
@@ -205,15 +206,16 @@ class Committer:
     def _follow(
         self, branch: str, request: CommitRequest, head: SnapshotId, *, racing: bool
     ) -> Behind | Snapshot:
-        """Stand on the branch, with nothing left to merge; or the commit that has our token.
+        """Reach the head of the branch, with nothing left to merge; or return the commit that has
+        our token.
 
         While others commit, the branch is read again before chunks are merged and anything is
-        stored, and followed a few times: moving over one more commit is cheap, losing is not. If
-        it does not hold still, the session stands behind the head that is returned.
+        stored, and followed a few times: rebasing over one more commit is cheap, losing is not. If
+        the branch keeps moving, the session stays behind the returned head.
         """
         draft = self.draft
         for look in range(_LOOKS):
-            # Asked while the draft is moved: both wait for the storage.
+            # Requested while the draft is rebased: both wait for the storage.
             asked = Background(partial(self._head, branch)) if racing or look else None
             # What is known to be behind is moved before anything is written, not after; onto
             # what was searched for the token, not onto what the branch may have become since.
@@ -227,7 +229,7 @@ class Committer:
                 if isinstance(request.solver, MergeSolver):
                     draft.settle(request.solver, partial(self._check_head, branch, head))
             except _OvertakenError as overtaken:
-                # What was merged for that head has to be merged again, from what we wrote.
+                # What was merged for that head must be merged again, from what we wrote.
                 draft.withdraw()
                 if overtaken.head is None:
                     return Behind(None)
@@ -243,7 +245,7 @@ class Committer:
         _check_same(head, self._head(branch))
 
     def _head(self, branch: str) -> SnapshotId | None:
-        """Where the branch is; what moving there takes is read along with it."""
+        """Where the branch is; also reads what a rebase onto it needs."""
         head = self._core.refs.branch(branch)
         if head is not None and head != self.draft.tree.base.id:
             self._core.objects.prefetch_commit(head, self.draft.tree.base.id)
@@ -260,7 +262,9 @@ class Committer:
         )
 
     def _check(self, *, allow_empty: bool) -> Callable[[], None]:
-        """Refuse an empty commit, and begin to ask the store; the returned call waits for it."""
+        """Refuse an empty commit, and start querying the store; the returned call waits for the
+        answer.
+        """
         if not allow_empty:
             self._check_changed()
         return self._core.begin_checks()
@@ -278,7 +282,7 @@ class Committer:
         return find_token(commits or (), token)
 
     def store(self, message: str, metadata: Metadata) -> Snapshot:
-        """Store the tree as it is now as a snapshot that nothing names."""
+        """Store the current tree as a snapshot that nothing names."""
         chunks = self.draft.tree.writer
         chunks.begin_flush()
         base, changes = self.draft.tree.base, self.draft.changes
@@ -294,9 +298,9 @@ class Committer:
     def _move_branch(self, branch: str, base: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
         """Move the branch; a write of unknown outcome is settled by the history, if it can be.
 
-        If the branch contains the snapshot, the write landed. If it stands somewhere else, it can
-        not have: only one child of `base` ever becomes the head. If it still is at `base`, the
-        write may be under way, and nobody can know.
+        If the branch contains the snapshot, the write landed. If it is somewhere else, it cannot
+        have: only one child of `base` ever becomes the head. If it still is at `base`, the write
+        may be in flight, and its outcome is unknown.
         """
         refs = self._core.refs
         try:
@@ -330,7 +334,7 @@ class Committer:
         )
 
     def rebase(self, branch: str, solver: ConflictSolver) -> None:
-        """Move the changes over what was committed to the branch since the session was opened."""
+        """Rebase the changes onto what was committed to the branch since the session was opened."""
         head = self._head(branch)
         if head is None:
             return
@@ -345,7 +349,7 @@ class Committer:
     def amend(
         self, branch: str, message: str, metadata: Metadata, *, allow_empty: bool
     ) -> Snapshot:
-        """Store the changes together with the newest commit, in whose place it stands then."""
+        """Store the changes together with the newest commit, which the result replaces."""
         self._check(allow_empty=allow_empty)()
         self.draft.tree.writer.flush()
         base = self.draft.tree.base
@@ -358,7 +362,7 @@ class Committer:
             moves=self.draft.moves,
             may_move=self.draft.rearranges,
             message=message,
-            # The commit below is in it as well, so that nothing is known of the whole.
+            # It includes the commit below, so the record of the whole is unknown.
             metadata=with_record(metadata, None),
         )
         if isinstance(outcome, Behind):
@@ -378,20 +382,23 @@ class Committer:
         return snapshot
 
     def _check_base(self) -> None:
-        """A commit finds its base where the branch is; nothing else says that it still is there."""
+        """A commit finds its base at the head of the branch; otherwise nothing says that it still
+        exists.
+        """
         core, base = self._core, self.draft.tree.base.id
         try:
             core.objects.stored_now(base)
         except NotFoundError as error:
             raise SessionError(
                 f"snapshot {core.format_id(base)} of {core.storage.location}, on which this "
-                "session stands, was collected, and the chunks that it shares with the changes may "
-                "be, too; nothing was committed: write it again in a new session",
+                "session is "
+                "based, was collected, perhaps with chunks that the changes share; nothing was "
+                "committed: write them again in a new session",
                 kind=Kind.CHUNKS_COLLECTED,
             ) from error
 
     def forget(self) -> None:
-        """What was stored so far will not be used again."""
+        """Discard what was stored so far."""
         self._writer = self._new_writer()
 
     def _new_writer(self) -> CommitWriter:

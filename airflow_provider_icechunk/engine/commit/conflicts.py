@@ -1,4 +1,4 @@
-"""What collides when two writers meet, and what a solver makes of it. Pure.
+"""Detect conflicts between two writers, and let a solver decide them. Pure.
 
 Our change set, their transaction log and the trees on both sides go in; conflicts or a changed
 change set come out. Chunk collisions are found in columns.
@@ -93,7 +93,7 @@ class Conflict(Shown):
     chunks: Coordinates | None = None
     """Coordinates both sides wrote, as columns. Lists of them may be the third argument, too."""
     detail: str = ""
-    """What exactly is in the way, for people; empty where the type says it all."""
+    """What exactly conflicts, for messages; empty if the type says it all."""
 
     def __post_init__(self) -> None:
         third: object = self.node_id
@@ -107,7 +107,7 @@ class Conflict(Shown):
         return None if self.chunks is None else self.chunks.tolist()
 
     def shown_facts(self) -> Mapping[str, object]:
-        """What collided where; of many chunks the first ones."""
+        """What collided and where; of many chunks, only the first."""
         facts: dict[str, object] = {"type": self.conflict_type.name, "path": self.path}
         if self.chunks is not None:
             more = "" if len(self.chunks) <= _SHOWN else f" of {len(self.chunks)}"
@@ -131,7 +131,7 @@ class Theirs:
 
 
 class ConflictSolver(Protocol):
-    """Decides conflicts; gets a copy of the change set that it may edit."""
+    """Decides conflicts; receives a copy of the change set that it may edit."""
 
     def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
         """Resolve one conflict in `ours`, or say that it cannot be resolved."""
@@ -187,7 +187,7 @@ class BasicConflictSolver:
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The session can stand on their commit with these changes."""
+    """The session can be based on their commit with these changes."""
 
     changes: ChangeSet
 
@@ -202,7 +202,7 @@ class Collision:
 def rebase_step(
     ours: ChangeSet, base: Snapshot, theirs: Theirs, solver: ConflictSolver
 ) -> Clean | Collision:
-    """Move our changes over one commit of the other side."""
+    """Rebase our changes over one commit of the other side."""
     changed = ours.copy()
     conflicts = find_conflicts(ours, base, theirs)
     solved = [solver.solve(conflict, changed) for conflict in conflicts]
@@ -221,7 +221,7 @@ def over_their_nodes(changed: ChangeSet, theirs: Theirs) -> ChangeSet:
 
 
 def _with_their_manifests(node: Node, after: Snapshot) -> Node:
-    """Our document of an array over the chunks that it has by now."""
+    """Our document of an array, with the chunks that it has now."""
     now = after.nodes.get(node.path)
     if node.array is None or now is None or now.array is None:
         return node
@@ -256,7 +256,7 @@ def _new_nodes(ours: ChangeSet, base: Snapshot, theirs: Theirs) -> Iterator[Conf
 
 
 def _no_group_above(path: str, ours: ChangeSet, base: Snapshot, after: Snapshot) -> str | None:
-    """The closest place above that cannot hold the node after their commit."""
+    """The closest ancestor that cannot hold the node after their commit."""
     above = parent_path(path)
     while above is not None:
         before, now = base.nodes.get(above), after.nodes.get(above)
@@ -293,7 +293,7 @@ def _without_ours(
 
 
 def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
-    """Whether our document leaves no place for their chunks, or makes other values of them."""
+    """Whether our document has no room for their chunks, or gives them other values."""
     document = parse_node(node.user_data, rectilinear=True)
     if not isinstance(document, ArrayDocument) or len(document.shape) != written.shape[1]:
         return True
@@ -304,12 +304,12 @@ def _spoils(node: Node, base: Snapshot, written: Coordinates) -> bool:
 
 
 def have_same_chunks(one: Node, other: Node) -> bool:
-    """Whether the bytes of a chunk stand for the same in both arrays."""
+    """Whether the bytes of a chunk mean the same in both arrays."""
     return _chunk_meaning(one) == _chunk_meaning(other)
 
 
 def _chunk_meaning(node: Node) -> dict[str, object]:
-    """All that decides what the bytes of a chunk stand for."""
+    """Everything that determines the meaning of the bytes of a chunk."""
     parse_node(node.user_data, rectilinear=True)
     document = json.loads(node.user_data)
     # `draft` has no place for an empty list of transformers: it is as if there were none.
@@ -333,7 +333,7 @@ def _chunks(ours: ChangeSet, base: Snapshot, theirs: TransactionLog) -> Iterator
             if len(both):
                 found.append((ConflictType.ChunkDoubleUpdate, both))
         if found:
-            # Trees of commits that only wrote chunks are never decoded; a name is worth it.
+            # Trees of commits that only wrote chunks are never decoded, except to find a name.
             path = _paths(ours, base).get(node_id, format_node_id(node_id))
             yield from (Conflict(kind, path, node_id, chunks) for kind, chunks in found)
 
@@ -343,7 +343,7 @@ def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
     gone, renamed = _gone(log), log.renamed
     for node_id, node in ours.deleted.items():
         if node_id in renamed:
-            # It is elsewhere, not gone: neither side's wish holds if the other comes first.
+            # It has moved, not been deleted: neither side's change holds if the other comes first.
             yield Conflict(ConflictType.MoveOperationCannotBeRebased, node.path, node_id)
             continue
         replaced = node_id in gone and (
@@ -367,7 +367,7 @@ def _deletes(ours: ChangeSet, theirs: Theirs) -> Iterator[Conflict]:
 
 
 def _created_below(closed: Sequence[str], theirs: Theirs) -> Iterator[tuple[str, Node]]:
-    """Nodes that they created where our changes leave no group, and the place that is none."""
+    """Nodes they created where our changes leave no group, and the path without one."""
     created = theirs.log.new_arrays | theirs.log.new_groups
     if not closed or not created:
         return

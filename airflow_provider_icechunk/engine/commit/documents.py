@@ -1,8 +1,8 @@
 """Merge two versions of a `zarr.json` that began as one. Pure.
 
 Attributes are merged key by key. A shape that both sides only enlarged gets the larger length of
-each dimension. What decides how the bytes of chunks are read, and the names of dimensions, are
-never merged: both sides must say the same.
+each dimension. Whatever determines how chunk bytes are read, and the names of dimensions, is never
+merged: both sides must agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMPTY: dict[str, object] = {
     "consolidated_metadata": None,
     "dimension_names": None,
 }
-"""What is as good as missing."""
+"""Values equivalent to a missing key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,8 @@ class Difference:
 def merge_documents(
     base: Document | None, ours: Document, theirs: Document
 ) -> dict[str, Any] | list[Difference]:
-    """One document of both, or where they contradict each other.
-
-    :param base: what both began with; `None` if both created the node.
+    """The merged document, or where the two contradict each other. :param base: their common base;
+    `None` if both created the node.
     """
     differences: list[Difference] = []
     merged = dict(theirs)
@@ -72,12 +71,12 @@ def is_same(one: object, other: object) -> bool:
 
 
 def encoded(document: Document) -> bytes:
-    """A document as it is stored."""
+    """A document in its stored form."""
     return json.dumps(document, ensure_ascii=False).encode()
 
 
 def grew_only(before: object, after: object) -> bool:
-    """Whether no length of a shape became smaller."""
+    """Whether no length of a shape decreased."""
     return (
         isinstance(before, list | tuple)
         and isinstance(after, list | tuple)
@@ -100,7 +99,7 @@ def _merge_attributes(
 
 
 def _put(merged: dict[str, Any], key: str, before: object, mine: object, other: object) -> bool:
-    """Decide about one key; says whether that was possible."""
+    """Merge one key; returns whether that was possible."""
     if is_same(mine, other) or is_same(mine, before):
         chosen = other
     elif is_same(other, before):

@@ -1,4 +1,4 @@
-"""Explain conflicts: who made the other change, what and where it is, what can be done. Pure."""
+"""Explain conflicts: who made the other change, what and where it is, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def explain(
     ours: ChangeSet,
     solver: ConflictSolver | None,
 ) -> str:
-    """What is to be added to the list of conflicts; empty if nothing more is known."""
+    """The text to add to the list of conflicts; empty if nothing more is known."""
     parts = [*_maker(commit)]
     parts += [f"{one.path}: {one.detail}" for one in conflicts[:_SHOWN] if one.detail]
     parts += _labels(commit, ours)
@@ -68,6 +68,6 @@ def _listed(name: str, texts: Sequence[str]) -> str:
 
 
 def _short(text: str) -> str:
-    """Metadata is what somebody stored: bounded, and on one line."""
+    """Metadata is untrusted: bounded, and on one line."""
     line = " ".join(text.split())
     return line if len(line) <= _LENGTH else f"{line[: _LENGTH - 3]}..."

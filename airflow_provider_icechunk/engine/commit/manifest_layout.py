@@ -1,9 +1,9 @@
 """Which chunk reference goes into which manifest. Pure.
 
 Only what the edits touch is rewritten. A stored manifest is kept when no edit falls into any split
-region it reaches into and it lies inside the array's grid; otherwise its rows are loaded and dealt
-out again to the regions. A manifest that spans several regions (made under another configuration)
-drags all of them in, so that boxes of one array never overlap.
+region it reaches into and it lies inside the array's grid; otherwise its rows are loaded and
+redistributed to the regions. A manifest that spans several regions (made under another
+configuration) drags all of them in, so that boxes of one array never overlap.
 
 The grid of chunks is cut at regular places along each dimension; every box of the cut is one
 manifest. Boxes are numbered in row-major order, and numbering references is arithmetic on their
@@ -75,7 +75,7 @@ class SplitGrid:
         )
 
     def number(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers of boxes from their places along each dimension, of shape `(n, d)`."""
+        """The numbers of boxes from their positions along each dimension, of shape `(n, d)`."""
         numbers = np.zeros(len(places), np.int64)
         for axis, boxes in enumerate(self.shape):
             numbers = numbers * boxes + places[:, axis]
@@ -179,7 +179,7 @@ _SHARED_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Which stored manifests stay as they are and which are taken apart."""
+    """Which stored manifests stay as they are and which are split."""
 
     keep: tuple[ManifestRef, ...]
     load: tuple[ManifestRef, ...]

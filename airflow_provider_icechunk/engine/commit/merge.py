@@ -1,4 +1,4 @@
-"""A rebase that knows what writers mean: growth, attributes, and cells of shared chunks.
+"""A rebase that merges growth, attributes, and cells of shared chunks.
 
 Pure, apart from `settle`. What is merged gives the tree, the documents and the values of both
 serial orders; everything else is a conflict:
@@ -64,7 +64,7 @@ _MOST_AT_ONCE = 8
 _MEMORY = 256 << 20
 """About as many bytes of decoded chunks are held at a time; one chunk always is."""
 _HELD = 64 << 20
-"""Merged chunks of at most so many bytes wait for the last look at the branch; more are stored."""
+"""Merged chunks up to this many bytes wait for the last read of the branch; more are stored."""
 
 CellRule = Literal["recorded", "changed"]
 LabelRule = Literal["fail", "replace"]
@@ -72,7 +72,7 @@ LabelRule = Literal["fail", "replace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSolver:
-    """Merges what two commits did wherever the result does not depend on their order.
+    """Merges two commits wherever the result does not depend on their order.
 
     Cells that both wrote, and chunks that both wrote without a record, merge only if they are equal
     bit by bit: then both orders give the same. Everything else there is a conflict.
@@ -99,13 +99,13 @@ class MergeSolver:
             )
 
     def solve(self, conflict: Conflict, ours: ChangeSet) -> bool:
-        """Never: a conflict alone does not say enough, `merge_step` looks at both trees."""
+        """Never: a conflict alone does not say enough; `merge_step` compares both trees."""
         del conflict, ours
         return False
 
 
 def solver_for(on_conflict: str, on_existing_label: LabelRule = "fail") -> ConflictSolver:
-    """The solver that decides so, and leaves every other conflict to people."""
+    """The solver that decides so, and leaves every other conflict to the caller."""
     match on_conflict:
         case "merge":
             return MergeSolver(on_existing_label=on_existing_label)
@@ -155,7 +155,7 @@ class ChunkCells(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CellClaim:
-    """Where a commit of another wrote into a chunk."""
+    """Where another commit wrote into a chunk."""
 
     commit: Snapshot
     boxes: Boxes | None
@@ -179,9 +179,9 @@ class Dispute:
     """The array as both sides began; `None` if both created it, or the chunk was not there yet."""
     claims: tuple[CellClaim, ...] = ()
     parts: tuple[CellPart, ...] | None = None
-    """Where our cells are; `None`: in the chunk that we wrote, at their places."""
+    """Where our cells are; `None`: in the chunk that we wrote, at their own positions."""
     note: str = ""
-    """What to tell people if it cannot be settled."""
+    """The message if it cannot be settled."""
 
 
 Disputes = dict[tuple[NodeId, Index], Dispute]
@@ -189,7 +189,7 @@ Disputes = dict[tuple[NodeId, Index], Dispute]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The session can stand on their commit, if the disputes can be settled."""
+    """The session can be based on their commit, if the disputes can be settled."""
 
     changes: ChangeSet
     disputes: Disputes
@@ -265,7 +265,7 @@ class _Merge:
         return why
 
     def _merge_into(self, now: Node, before: Node | None, node: Node) -> str | None:
-        """Make our document one for their node; says why not if that is impossible."""
+        """Adapt our document to their node; returns why not if that is impossible."""
         theirs = _parsed(now)
         merged = merge_documents(None if before is None else _parsed(before), _parsed(node), theirs)
         if isinstance(merged, list):
@@ -279,7 +279,7 @@ class _Merge:
         return None
 
     def solve(self, conflict: Conflict) -> str | None:
-        """Decide one conflict; says why not if that is impossible."""
+        """Decide one conflict; returns why not if that is impossible."""
         match conflict.conflict_type:
             case ConflictType.ZarrMetadataDoubleUpdate:
                 return self._documents(conflict)
@@ -326,7 +326,7 @@ class _Merge:
         return None
 
     def cut_off(self) -> Iterator[Conflict]:
-        """Chunks of theirs that have cells outside of an array that we made smaller."""
+        """Their chunks with cells outside an array that we shrank."""
         written = self.step.theirs.log.updated_chunks
         for node_id, node in self.changes.updated.items():
             before = self.known.nodes.get(node.path)
@@ -351,7 +351,7 @@ class _Merge:
 
 
 def add_disputes(known: Disputes, more: Disputes) -> Disputes:
-    """Disputes of one more commit; where both sides began is the first one's matter."""
+    """Disputes of one more commit; the first one determines the common base."""
     joined = dict(known)
     for key, dispute in more.items():
         old = joined.get(key)
@@ -401,12 +401,12 @@ def settle(
     solver: MergeSolver,
     before_storing: Callable[[], None] | None = None,
 ) -> Unresolved | None:
-    """Merge the chunks in dispute with those of the base, on which the session stands now.
+    """Merge the chunks in dispute with those of the current base.
 
     Each is read once, and a few are in memory at a time. Nothing is changed if one cannot be
     settled. The caller holds the lock of the tree.
 
-    :param before_storing: called when all are merged, and raises if that was in vain.
+    :param before_storing: called when all are merged, and raises if they are no longer needed.
     """
     if not disputes:
         return None
@@ -438,14 +438,14 @@ def settle(
 
 
 class _Room:
-    """Memory for merged chunks that nobody knows yet whether to store."""
+    """Memory for merged chunks that may not have to be stored."""
 
     def __init__(self) -> None:
         self._left = _HELD
         self._lock = Lock()
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for so many bytes, which are taken then."""
+        """Reserve this many bytes; returns whether there was room."""
         with self._lock:
             fits = size <= self._left
             self._left -= size if fits else 0

@@ -25,10 +25,10 @@ def rebase_moves(
 ) -> Rearranged | Collision:
     """Our moves from `before` to `ours` on top of a commit that made `theirs` of `before`.
 
-    What the other side wrote into nodes stays in them wherever they are. Where nodes are is a
-    conflict if the outcome depended on who came first: a node that we moved and they deleted, two
-    nodes at one path, and a node that would end up below another group than its own side put it.
-    No solver decides these.
+    What the other side wrote to nodes stays in them wherever they move. Paths are a conflict if
+    the outcome would depend on who came first: a node that we moved and they deleted, two nodes at
+    one path, and a node that would end up below another group than its own side put it. No solver
+    resolves these.
     """
     if their_moves:
         return _refused([Conflict(_CANNOT, their_moves[0].source, their_moves[0].node_id)])

@@ -1,4 +1,4 @@
-"""What a session did, and how it is moved over what others committed meanwhile."""
+"""What a session changed, and how it is rebased onto commits of others."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from .records import read_record
 from .supersede import lay_over
 
 _SMALL_MANIFEST = 1 << 20
-"""Bytes up to which a manifest is read before it is known that the branch holds still."""
+"""Manifests up to this size are read before it is known that the branch has stopped moving."""
 
 Replaces = Callable[[Mapping[str, Any]], bool]
-"""Says of the metadata of a commit whether it is an earlier one of the same work."""
+"""Tells from a commit's metadata whether it is an earlier one of the same work."""
 
 
 class Draft:
@@ -56,7 +56,7 @@ class Draft:
         """How chunks are decoded, for solvers that merge them."""
         self._disputes: Disputes = {}
         self._passed: list[RecordedStep] = []
-        """Commits of others that an append of ours has to be placed behind."""
+        """Commits of others after which our appends must be placed."""
         self._settled: tuple[Snapshot, ChangeSet] | None = None
 
     @property
@@ -66,7 +66,7 @@ class Draft:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Nodes that got other paths."""
+        """Nodes with new paths."""
         return ()
 
     @property
@@ -79,7 +79,7 @@ class Draft:
         return log
 
     def stand_on(self, commit: Snapshot, solver: ConflictSolver) -> None:
-        """Make a child of the base the new base, if nothing is in the way."""
+        """Make a child of the base the new base, if nothing conflicts."""
         tree, ours = self.tree, self.tree.changes
         if ours.created:
             ours = tree.node_ids.renumber(ours, ids_of(commit.nodes.values()))
@@ -108,7 +108,7 @@ class Draft:
         tree = self.tree
         logs = logs_since_parent(tree.core.objects, commit)
         if not is_first_since_parent(tree.core.objects, commit):
-            # Commits of others expired before it, and what they did must not be passed over.
+            # Commits of others before it have expired, and their changes must not be skipped.
             return False
         laid = lay_over(tree.changes, commit)
         if laid is None:
@@ -155,22 +155,22 @@ class Draft:
         return bool(self._disputes or self._passed)
 
     def remember(self) -> None:
-        """Note where the draft stands, unless it already waits for a merge."""
+        """Remember the current base of the draft, unless it already waits for a merge."""
         if self._settled is None:
             self._settled = self.tree.base, self.tree.changes
 
     def withdraw(self) -> None:
-        """Stand where the draft stood before a merge that was not finished."""
+        """Return to the base before an unfinished merge."""
         if self._settled is not None:
             self.tree.base, self.tree.changes = self._settled
         self._disputes, self._passed, self._settled = {}, [], None
 
     def discard(self) -> None:
-        """Forget what was done."""
+        """Discard the changes."""
         self.tree.changes = ChangeSet()
 
     def finish(self, snapshot: Snapshot) -> None:
-        """Stand on what was committed, with nothing on top, for good."""
+        """Make the commit the final base, with no changes on top."""
         self.tree.base = snapshot
         self.tree.changes = ChangeSet()
         self.tree.read_only = True
@@ -202,12 +202,12 @@ class Rearrangement(Draft):
 
     @property
     def changes(self) -> ChangeSet:
-        """Nothing but paths changes."""
+        """Only paths change."""
         return ChangeSet()
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Where nodes ended up, whatever the way there was."""
+        """Where nodes ended up, by whatever route."""
         return net_moves(self._start.nodes, self.tree.base.nodes)
 
     @property
@@ -216,12 +216,12 @@ class Rearrangement(Draft):
         return not self.moves
 
     def log(self, log: TransactionLog) -> TransactionLog:
-        """A log of moves, as far as the generation knows them."""
+        """A log of moves, if the generation has them."""
         logs_moves = self.tree.core.generation.logs_moves
         return log_of_moves(log.id, self.moves, logs_moves=logs_moves)
 
     def stand_on(self, commit: Snapshot, solver: ConflictSolver) -> None:
-        """Make a child of the base the new base; nothing about moves is left to be decided."""
+        """Make a child of the base the new base; moves are already decided."""
         del solver
         logs = logs_since_parent(self.tree.core.objects, commit)
         theirs = tuple(move for log in logs for move in log.moves)
@@ -232,7 +232,7 @@ class Rearrangement(Draft):
         self._start, self.tree.base = commit, replace(commit, nodes=decision.nodes)
 
     def stand_over(self, commit: Snapshot, solver: ConflictSolver | None = None) -> bool:
-        """Moves do not take the place of a commit."""
+        """Moves never supersede a commit."""
         del commit, solver
         return False
 
@@ -241,7 +241,7 @@ class Rearrangement(Draft):
         self.tree.base = self._start
 
     def finish(self, snapshot: Snapshot) -> None:
-        """Stand on what was committed."""
+        """Make the commit the base."""
         super().finish(snapshot)
         self._start = snapshot
 
@@ -253,7 +253,8 @@ def rebase_onto(
     solver: ConflictSolver | None,
     replaces: Replaces | None = None,
 ) -> None:
-    """Stand on `head`, or, without a solver, on the last of our own commits before another.
+    """Rebase onto `head`, or, without a solver, onto the last of our own commits before a foreign
+    one.
 
     On a conflict that `solver` may not decide, `RebaseFailedError` is raised and the draft stays on
     the last commit it could be moved to. With a `MergeSolver` chunks may be left to merge: cells
@@ -267,9 +268,10 @@ def rebase_onto(
     if commits is None:
         ours, theirs = core.format_id(base), core.format_id(head)
         raise ConflictError(
-            f"branch {branch!r} no longer contains {ours}, on which this "
-            "session stands (it was reset, or its history expired): changes cannot be "
-            "moved over; start again from a new session",
+            f"branch {branch!r} no longer contains {ours}, on which this session is based (it "
+            "was reset, "
+            "or its history expired): the session cannot be rebased; start again from a new "
+            "session",
             expected_parent=ours,
             actual_parent=theirs,
         )

@@ -1,4 +1,4 @@
-"""What commits say they wrote: boxes of cells for each array, and labels of growing dimensions.
+"""Records of what commits wrote: boxes of cells for each array, and labels of growing dimensions.
 
 It is kept in the metadata of a snapshot, where official libraries keep it as it is and read nothing
 from it. An array is mentioned only if all of its chunk edits said where they wrote, so what is not
@@ -57,8 +57,9 @@ class WrittenRecord:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By name of the dimension."""
     appends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Dimensions, by the path of their coordinate, to whose end the commit put something: from
-    where, and up to where."""
+    """Dimensions, by the path of their coordinate, to which the commit appended: from where, and up
+    to where.
+    """
 
 
 def as_box(given: Sequence[Any]) -> Box:
@@ -69,7 +70,7 @@ def as_box(given: Sequence[Any]) -> Box:
         step = span.step if isinstance(span, slice) else None
         if step not in (None, 1) or start is None or stop is None or not 0 <= start <= stop:
             raise InvalidInputError(
-                f"{given!r} is not a box: give (first, one after the last) for each dimension"
+                f"{given!r} is not a box: give (first, end) for each dimension, end not included"
             )
         box.append((int(start), int(stop)))
     return tuple(box)
@@ -98,7 +99,7 @@ def with_record(metadata: Metadata, record: WrittenRecord | None) -> dict[str, A
 def to_json(record: WrittenRecord) -> dict[str, Any]:
     """A record as JSON of bounded size: widened first, then shortened."""
     spans = sum(len(box) for boxes in record.arrays.values() for box in boxes)
-    # Most records that are too large need not be written down to be seen to be.
+    # Most oversized records can be recognised without encoding them.
     if spans * _LEAST_BYTES <= MOST_BYTES:
         value = _plain(record)
         if _size(value) <= MOST_BYTES:
@@ -136,7 +137,7 @@ def _size(value: object) -> int:
 
 
 def read_record(metadata: Metadata) -> WrittenRecord | None:
-    """The record in the metadata of a commit; `None` if there is none that can be believed."""
+    """The record in the metadata of a commit; `None` without a trustworthy one."""
     value = metadata.get(WRITTEN_KEY)
     if not isinstance(value, Mapping) or value.get("version") != VERSION:
         return None
@@ -187,7 +188,7 @@ def _texts(value: object) -> tuple[str, ...] | None:
 
 
 def believed(record: WrittenRecord | None, node: Node, written: Coordinates) -> Boxes | None:
-    """What a record says of an array, if it covers the chunks that the commit wrote."""
+    """The record of an array, if it covers the chunks that the commit wrote."""
     boxes = None if record is None else record.arrays.get(node.path)
     if boxes is None or node.array is None:
         return None
@@ -199,7 +200,7 @@ def take_over(
 ) -> None:
     """Give changes that were made from stored commits what these said they had written.
 
-    An array of which one commit says nothing has no record.
+    An array that one commit does not mention has no record.
     """
     known: dict[NodeId, Boxes | None] = {}
     for commit, logs in commits:

@@ -33,15 +33,17 @@ def changes_between(core: Core, older: SnapshotId, newer: SnapshotId) -> ChangeS
     commits = commits_between(core.objects, older, newer)
     if not commits:
         raise InvalidInputError(
-            f"{core.format_id(older)} is not an ancestor of {core.format_id(newer)}: there are no "
-            "changes from one to the other"
+            f"{core.format_id(older)} is not an ancestor of {core.format_id(newer)}: the "
+            "changes between "
+            "them are undefined"
         )
     logs_of = [(commit, logs_since_parent(core.objects, commit)) for commit in commits]
     logs = [log for _, found in logs_of for log in found]
     if any(log.moves_nodes for log in logs):
         raise SessionError(
-            "commits that moved nodes cannot be made again on another branch; move that branch "
-            "forward to them while it stands still"
+            "commits that moved nodes cannot be repeated on another branch; fast-forward "
+            "that branch to "
+            "them before it moves"
         )
     reader = WorkingTree(core, commits[-1], read_only=True)
     changes = changes_of_staged(
@@ -75,8 +77,7 @@ def changes_of_staged(
         arrays = {node_id: by_id[node_id] for node_id in log.updated_chunks}
     except KeyError:
         raise FormatError(
-            f"the staged snapshot {format_id(generation, staged.id)} and its log do not fit "
-            "together"
+            f"the staged snapshot {format_id(generation, staged.id)} and its log do not match"
         ) from None
     changes = ChangeSet(
         created={node.path: _without_manifests(node) for node in created},

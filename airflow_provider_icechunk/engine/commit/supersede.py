@@ -1,8 +1,8 @@
-"""Lay changes over an earlier commit of the same work, which they take the place of. Pure.
+"""Apply changes on top of an earlier commit of the same work, which they supersede. Pure.
 
-Both began with the same base, so nearly everything that one did the other did too. That is no
-conflict here: where both did the same there is nothing left to do, and where they differ the later
-one counts. What only the earlier one wrote stays.
+Both have the same base, so nearly everything that one did the other did too. That is not a
+conflict here: where both did the same, nothing is left to do, and where they differ, the later one
+wins. What only the earlier one wrote stays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _are_alike(one: Node, other: Node) -> bool:
 
 
 def _in_place_of(present: Node, node: Node) -> Node:
-    """Our document, at the place and over the chunks of the node that is there."""
+    """Our document, with the path and the chunks of the existing node."""
     if node.array is None or present.array is None:
         return replace(node, id=present.id, path=present.path)
     array = replace(node.array, manifests=present.array.manifests)

@@ -1,8 +1,8 @@
 """Store what a commit consists of: manifests, log and snapshot, all at once.
 
 Nothing refers to these objects before the branch moves. A process that dies before that leaves
-garbage for the collector. Manifests written by a try that lost its race are used again by the next
-try, for every array that the other side did not touch.
+garbage for the collector. Manifests written by an attempt that lost its race are reused by the
+next attempt, for every array that the other side did not touch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .manifest_layout import array_grid, choose, distribute, share
 
 @dataclass(frozen=True, slots=True)
 class StoredManifests:
-    """Manifests of one array that are stored, and what they were made of."""
+    """Stored manifests of one array, and what they were made of."""
 
     base: tuple[ManifestRef, ...]
     revision: int
@@ -48,7 +48,7 @@ class StoredManifests:
 
 @dataclass(slots=True)
 class CommitWriter:
-    """Writes what a session changed; remembers stored manifests between tries."""
+    """Writes what a session changed; remembers stored manifests between attempts."""
 
     objects: Objects
     splitting: ManifestSplittingConfig | None
@@ -166,7 +166,7 @@ class CommitWriter:
     def _rearrange(
         self, node: Node, stored: tuple[ManifestRef, ...], edits: ChunkRefs | None
     ) -> tuple[tuple[ManifestRef, ...], list[ChunkRefs], list[Manifest]]:
-        """Manifests of an array that stay, rows of those that are new, and what they replace."""
+        """Manifests of an array that stay, rows of the new ones, and what they replace."""
         document = array_document(node)
         ndim = len(document.shape)
         edits = ChunkRefs.empty(ndim) if edits is None else edits
@@ -219,9 +219,9 @@ class CommitWriter:
 
 
 def extended(manifest: Manifest, sources: Mapping[NodeId, Sequence[Manifest]]) -> Manifest:
-    """The manifest with what newer releases added to those that its arrays come from. Pure.
+    """The manifest with the fields that newer releases added to its sources.
 
-    Nobody knows how to join two such fields that differ, so that is refused.
+    Pure. How to merge two such fields that differ is unknown, so that is refused.
     """
     origins = [source for node_id in manifest.arrays for source in sources[node_id]]
     if not any(source.extra is not None or source.extras for source in origins):
@@ -241,7 +241,8 @@ def _only(values: set[bytes | None]) -> bytes | None:
     found = values - {None}
     if len(found) > 1:
         raise UnsupportedError(
-            "manifests with different fields of a newer version of the format would become one; "
+            "merging manifests with different fields of a newer version of the format would "
+            "lose some; "
             "update this package"
         )
     return found.pop() if found else None

@@ -1,4 +1,5 @@
-"""What a dataset is: its declaration, its growing dimensions, where labels are and which are there.
+"""Datasets: their declaration, their growing dimensions, the positions of labels and their
+coverage.
 
-Declarations (`dataset`, `growing`) load the standard library alone, because DAG files import them.
+Declarations (`dataset`, `growing`) load only the standard library, because DAG files import them.
 """

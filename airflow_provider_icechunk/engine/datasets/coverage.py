@@ -1,9 +1,9 @@
-"""Which labels of a growing dimension are there, and which are missing.
+"""Which labels of a growing dimension are present, and which are missing.
 
-A label counts as written in an array if a commit recorded that it wrote there, or if a chunk of it
-is there. A chunk of several labels counts only where there are no records: for arrays of which no
-commit recorded anything, and as far as it was there when the oldest commit was made that has not
-expired. Then one of its labels makes all of them look written, see `Coverage.shared`.
+A label counts as written in an array if a commit recorded that it wrote it, or if a chunk of it
+exists. A chunk of several labels counts only where there are no records: for arrays of which no
+commit recorded anything, and as far as it existed when the oldest commit that has not expired was
+made. Then one of its labels makes all of them look written, see `Coverage.shared`.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class ArrayCoverage:
     """Which labels one array has."""
 
     present: Ranges
-    """First and last label of each run of labels that are there."""
+    """First and last label of each range of present labels."""
     missing: tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Which labels of a dimension are there, in all arrays that were asked about."""
+    """Which labels of a dimension are present, in all requested arrays."""
 
     snapshot_id: str
     dim: str
     wanted: int
-    """How many labels were asked about."""
+    """The number of requested labels."""
     present: Ranges
-    """First and last label of each run of labels that all arrays have."""
+    """First and last label of each range of labels that all arrays have."""
     missing: tuple[Label, ...]
     """Labels that some array lacks."""
     arrays: Mapping[str, ArrayCoverage]
@@ -66,7 +66,7 @@ class Coverage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every label that was asked about is there."""
+        """Whether every requested label is present."""
         return not self.missing
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The labels that are asked about: their places (-1: nowhere) and their names."""
+    """The requested labels: their positions (-1: none) and their names."""
 
     name: str
     places: NDArray[np.int64]
@@ -148,7 +148,7 @@ def coverage(
 def _found(
     session: Session, paths: Sequence[str], axis: _Axis
 ) -> tuple[dict[str, NDArray[np.bool_]], list[str]]:
-    """For each array which of the labels are there, and the arrays of which it is not sure."""
+    """For each array which labels are present, and the arrays for which this is uncertain."""
     found: dict[str, NDArray[np.bool_]] = {}
     unsure: dict[str, NDArray[np.bool_]] = {}
     numbers: dict[str, int] = {}
@@ -177,12 +177,12 @@ def _found(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a history says about arrays."""
+    """What the history records about arrays."""
 
     recorded: set[str] = field(default_factory=set)
-    """Of which commits recorded what they wrote."""
+    """Arrays for which commits recorded what they wrote."""
     guessed: set[str] = field(default_factory=set)
-    """Of which some records have expired, so that the chunks of that time had to count."""
+    """Arrays with expired records, whose chunks from that time had to count."""
 
 
 def _add_records(
@@ -201,7 +201,7 @@ def _add_records(
     if not open_paths:
         return known
     objects = session.tree.core.objects
-    # Before labels were dropped from the front, the same place was this much further on.
+    # Before labels were dropped from the front, the same position was this much further on.
     moved = dict.fromkeys(numbers, 0)
     coordinates = {path: f"{path.rpartition('/')[0]}/{axis.name}" for path in numbers}
     first = {path: first_step(session.tree.node(one)) for path, one in coordinates.items()}
@@ -212,7 +212,7 @@ def _add_records(
         for path in open_paths:
             number = numbers[path]
             if first[path]:
-                # The commits that dropped labels may have expired, and this one not.
+                # The commits that dropped labels may have expired while this one has not.
                 moved[path] = first[path] - first_step(commit.nodes.get(coordinates[path]))
             for box in record.arrays.get(path, ()):
                 known.recorded.add(path)
@@ -251,13 +251,13 @@ def _session(source: Repository | Session, branch: str) -> Session:
 
 
 def only_growing(dataset: IcechunkDataset, dim: str | None) -> str:
-    """The growing dimension that is meant: the one that is named, or the only one."""
+    """The requested growing dimension: the named one, or the only one."""
     growing = dataset.growing
     if dim is None and len(growing) == 1:
         return next(iter(growing))
     if dim not in growing:
         raise InvalidInputError(
-            f"say with `dim` which growing dimension of {dataset.repository!r} is meant: "
+            f"set `dim` to a growing dimension of {dataset.repository!r}: "
             f"{', '.join(growing) or 'it has none'}"
         )
     return dim
@@ -309,7 +309,7 @@ def _axis_of_array(session: Session, path: str, dim: str | None) -> _Axis:
 
 
 def _stored(session: Session, path: str, dim: Growing | None) -> list[Label]:
-    """The labels in a stored coordinate, decoded if they are times; none if it is not there."""
+    """The labels in a stored coordinate, decoded if they are times; none if it does not exist."""
     import zarr
 
     from .declare import stored_labels
@@ -358,7 +358,7 @@ def _dimension_number(path: str, document: ArrayDocument, dim: str) -> int:
 
 
 def _names(document: ArrayDocument) -> list[str]:
-    """The dimensions by name, or by number where they have none."""
+    """The dimensions by name, or by number if they have none."""
     names = document.dimension_names or (None,) * len(document.shape)
     return [str(number) if name is None else name for number, name in enumerate(names)]
 
@@ -366,7 +366,7 @@ def _names(document: ArrayDocument) -> list[str]:
 def _present(
     session: Session, node: Node, number: int, places: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether a chunk that holds a place is there."""
+    """Whether the chunk of a position exists."""
     document = array_document(node)
     if document.chunk_counts is not None:
         raise InvalidInputError(f"{node.path} has chunks of different lengths: not supported here")

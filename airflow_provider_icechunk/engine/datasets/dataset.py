@@ -1,7 +1,7 @@
-"""What a pipeline's data look like, declared once: dimensions, variables, coordinates. Pure.
+"""The declaration of a pipeline's data: dimensions, variables, coordinates.
 
-A declaration means *at least this*: it never cuts anything off. It is checked when it is made, that
-is where a DAG is parsed, so this module needs nothing but the standard library.
+Pure. A declaration means *at least this*: it never shrinks anything. It is checked when it is
+created, which is when a DAG is parsed, so this module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Coordinate", "Growing", "IcechunkDataset", "Label", "Placement", "Va
 
 VERSION = 1
 MOST_VALUES = 1_000_000
-"""Values of a coordinate; more belong in a task that writes them."""
+"""The most values of a coordinate; let a task write more."""
 Dimension = int | Growing
 Scalar = bool | int | float | str
 
@@ -46,7 +46,7 @@ class Variable:
     """By default one step of each growing dimension, and all of the others."""
     attrs: Mapping[str, Any] = field(default_factory=dict)
     fill_value: Scalar | None = None
-    """What cells hold that nobody wrote; by default zero."""
+    """The value of cells that were never written; by default zero."""
     shards: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Variable:
                 raise _wrong("Variable: shards need chunks")
             if any(shard % chunk for shard, chunk in zip(self.shards, self.chunks, strict=True)):
                 raise _wrong(
-                    f"Variable: shards {self.shards} are not whole numbers of chunks {self.chunks}"
+                    f"Variable: shards {self.shards} are not multiples of chunks {self.chunks}"
                 )
         put(self, "fill_value", _fill_value(self.fill_value))
 
@@ -97,7 +97,7 @@ class Coordinate:
     values: tuple[Any, ...] | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
     dtype: str | None = None
-    """By default `int64` or `float64` as the numbers are, or `str`."""
+    """By default `int64`, `float64` or `str`, depending on the values."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -127,12 +127,13 @@ class Placement:
     """Where a run belongs in a dataset."""
 
     regions: dict[str, tuple[int, int]]
-    """Of growing dimensions, from the first place up to, not including, the second. A dimension
-    whose labels have no steps is missing until `ensure` has found its place in a session."""
+    """For growing dimensions, from the first position up to, not including, the second. A dimension
+    without fixed steps is missing until `ensure` has found its position in a session.
+    """
     labels: dict[str, list[Label]]
     """The labels of the run, for each growing dimension."""
     lengths: dict[str, int]
-    """How long every dimension has to be at least."""
+    """The minimum length of every dimension."""
 
     def region(self, dims: Sequence[str]) -> tuple[tuple[int, int], ...]:
         """The part of an array with these dimensions that belongs to the run."""
@@ -157,13 +158,13 @@ class Placement:
             labels = {str(dim): list(found) for dim, found in value["labels"].items()}
             lengths = {str(dim): int(length) for dim, length in value["lengths"].items()}
         except (TypeError, ValueError, AttributeError) as error:
-            raise _wrong(f"this is not a placement: {error}") from None
+            raise _wrong(f"not a placement: {error}") from None
         return cls(regions, labels, lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class IcechunkDataset:
-    """What a pipeline's data look like, at least; declared once and shared by its tasks.
+    """The minimum structure of a pipeline's data, declared once and shared by its tasks.
 
     .. code-block:: python
 
@@ -230,13 +231,13 @@ class IcechunkDataset:
         )
 
     def path(self, name: str) -> str:
-        """Where an array of the dataset is, below the root of the repository."""
+        """The path of an array of the dataset in the repository."""
         return f"{self.group}/{name}" if self.group else name
 
     def place(self, at: Mapping[str, Any] | str | None) -> Placement:
         """Where a run belongs: `{"time": label}`, a list of labels, or `{"from": , "until": }`.
 
-        `until` is not included. Also takes that as JSON text, as templates make it.
+        `until` is not included. Also accepts JSON text, as templates produce it.
         """
         growing = self.growing
         given = _parse_at(at)
@@ -251,7 +252,7 @@ class IcechunkDataset:
         lengths = {name: dim for name, dim in self.dims.items() if isinstance(dim, int)}
         for name, dim in growing.items():
             if name not in given:
-                raise _wrong(f"`at` has to say where on {name!r} the run belongs")
+                raise _wrong(f"`at` must say where along {name!r} the run belongs")
             if dim.is_regular:
                 start, stop = _regular(name, dim, given[name])
                 regions[name], lengths[name] = (start, stop), stop
@@ -262,7 +263,7 @@ class IcechunkDataset:
         return Placement(regions, labels, lengths)
 
     def shared_chunks(self, name: str, variable: Variable) -> str | None:
-        """What it costs that runs share the chunks of a variable, or None if they do not."""
+        """The cost of runs sharing the chunks of a variable, or None if they do not."""
         lengths = variable.shards or self.chunks_of(variable)
         pairs = list(zip(variable.dims, lengths, strict=True))
         growing = self.growing
@@ -317,7 +318,7 @@ class IcechunkDataset:
                 raise _wrong(f"a dataset: {key} is not a mapping")
         rest = {key: value[key] for key in more - {"version", "coords"} if key in value}
         with warnings.catch_warnings():
-            # Who wrote the declaration was warned.
+            # The author of the declaration was warned.
             warnings.simplefilter("ignore", UserWarning)
             return cls(
                 value["repository"],
@@ -388,7 +389,7 @@ def _regular(name: str, dim: Growing, wanted: Any) -> tuple[int, int]:
         if stop <= start:
             raise _wrong(
                 f"`at` of {name!r}: nothing lies from {wanted['from']} until {wanted['until']}, "
-                "which is not included"
+                "not included"
             )
         return start, stop
     if not isinstance(wanted, list | tuple):
@@ -409,7 +410,7 @@ def _regular(name: str, dim: Growing, wanted: Any) -> tuple[int, int]:
 
 def _irregular(name: str, dim: Growing, wanted: Any) -> list[Label]:
     if isinstance(wanted, Mapping):
-        raise _wrong(f"`at` of {name!r}: an axis by labels has no ranges: list the labels")
+        raise _wrong(f"`at` of {name!r}: an axis with by='labels' has no ranges: list the labels")
     labels = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
     if not labels:
         raise no_label(name)
@@ -493,9 +494,7 @@ def _coordinate_type(values: Sequence[Any]) -> str:
 
 def _dtype(owner: str, value: Any) -> str:
     if not isinstance(value, str) or not _DTYPE.fullmatch(value):
-        raise _wrong(
-            f"{owner}: {value!r} is not a data type: use a name of NumPy, such as 'float32'"
-        )
+        raise _wrong(f"{owner}: {value!r} is not a data type: use a NumPy name, such as 'float32'")
     return value
 
 
@@ -510,7 +509,7 @@ def _lengths(what: str, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def _fill_value(value: Any) -> Scalar | None:
-    """A fill value of which there is one spelling, also for those that JSON does not have."""
+    """A fill value in its only spelling, including those that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         return _NOT_FINITE.get(value, "NaN")
     if value is not None and not isinstance(value, bool | int | float | str):
@@ -520,7 +519,7 @@ def _fill_value(value: Any) -> Scalar | None:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name == "zarr.json":
-        raise _wrong(f"{name!r} is not a name of a dimension or a variable")
+        raise _wrong(f"{name!r} is not a valid name for a dimension or a variable")
     return name
 
 

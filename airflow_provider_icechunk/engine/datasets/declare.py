@@ -1,7 +1,8 @@
 """Make a session hold at least what a dataset declares, up to the place of a run.
 
-Created if missing, grown if short, never cut. All arrays along a growing dimension are kept at one
-length, because Xarray opens no group in which they differ, and the coordinate is filled up to it.
+Created if missing, extended if short, never cut. All arrays along a growing dimension are kept at
+one length, because Xarray cannot open a group in which they differ, and the coordinate is filled
+up to it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _SHOWN = 10
 def ensure(session: Session, dataset: IcechunkDataset, placement: Placement) -> Placement:
     """Make the session hold at least the dataset, as long as the placement needs.
 
-    Returns the placement with the places of labels that have no steps filled in: found in the
-    stored coordinate, or appended to it. Where labels were dropped from the front of a dimension,
-    its places are counted from what is left. A mismatch is an error that names both sides, and then
-    nothing may be committed from this session.
+    Returns the placement, including the positions of labels without steps: found in the stored
+    coordinate, or appended to it. If labels were dropped from the front of a dimension, its
+    positions count from the rest. A mismatch is an error that names both sides, and then nothing
+    may be committed from this session.
     """
     dataset = as_stored(session, dataset)
     placement = placed_as_stored(dataset, placement)
@@ -68,12 +69,12 @@ def ensure(session: Session, dataset: IcechunkDataset, placement: Placement) -> 
         name: [str(label) for label in found] for name, found in placement.labels.items() if found
     }
     with session.recording({}, labels=labels):
-        pass  # The commit of this session says which labels it is about.
+        pass  # The commit of this session records its labels.
     return replace(placement, lengths=lengths)
 
 
 def coordinate_values(dim: Growing, start: int, stop: int) -> NDArray[np.int64]:
-    """What the coordinate of a dimension with steps stores at some places."""
+    """The stored values of the coordinate of a dimension with steps at some positions."""
     step = dim.fixed_offset()
     if step is not None:
         return np.arange(start + dim.first_step, stop + dim.first_step, dtype=np.int64) * step
@@ -91,7 +92,7 @@ def stored_labels(array: Array, dim: Growing) -> list[Label]:
 
 
 def _lengths(group: zarr.Group, dataset: IcechunkDataset, placement: Placement) -> dict[str, int]:
-    """How long every dimension has to be; never shorter than it is."""
+    """The required length of every dimension; never less than the current one."""
     lengths = dict(placement.lengths)
     for array in _arrays(group).values():
         for dim, length in zip(_dims(array), array.shape, strict=True):
@@ -109,7 +110,7 @@ def _put_attributes(group: zarr.Group, dataset: IcechunkDataset) -> None:
 def _refuse_other_lengths(
     group: zarr.Group, dataset: IcechunkDataset, declared: DeclaredArray
 ) -> None:
-    """Only growing dimensions may differ from what is declared."""
+    """Only growing dimensions may differ from the declaration."""
     node = group.get(declared.path)
     if not isinstance(node, zarr.Array) or _dims(node) != declared.dimension_names:
         return  # Missing, or refused by `apply_array`.
@@ -148,7 +149,7 @@ def _put_coordinate(
     if len(different):
         place = int(different[0])
         raise AlreadyExistsError(
-            f"{_shown(group, name)} holds {found[place]} at place {place}, declared as "
+            f"{_shown(group, name)} holds {found[place]} at position {place}, declared as "
             f"{values[place]}: correct the declaration, or delete the array",
             kind=Kind.NODE_EXISTS,
         )
@@ -163,7 +164,7 @@ def _fill_steps(
     array = _axis(group, name, dim, length)
     if had < length:
         put_values(array, had, coordinate_values(dim, had, length))
-    # What was there may have been made by somebody who counts otherwise, or grown without labels.
+    # Existing labels may come from a writer that counts differently, or be missing.
     start, stop = region[0], min(region[1], had)
     found, wanted = np.asarray(array[start:stop]), coordinate_values(dim, start, stop)
     different = np.flatnonzero(found != wanted)
@@ -197,7 +198,7 @@ def _axis(group: zarr.Group, name: str, dim: Growing, length: int) -> Array:
     declared = DeclaredArray(
         path=name,
         shape=(length,),
-        # Whoever made the coordinate before chose its chunks.
+        # An existing coordinate keeps its chunks.
         chunks=None if node is not None else (dim.coordinate_chunk,),
         dtype="int64" if is_time else str(dim.dtype),
         dimension_names=(name,),
@@ -209,7 +210,7 @@ def _axis(group: zarr.Group, name: str, dim: Growing, length: int) -> Array:
 def _place_labels(
     session: Session, group: zarr.Group, name: str, dim: Growing, placement: Placement
 ) -> Placement:
-    """Find labels in the stored coordinate, and append those that are not there."""
+    """Find labels in the stored coordinate, and append new ones."""
     wanted = placement.labels[name]
     node = group.get(name)
     stored = stored_labels(node, dim) if isinstance(node, zarr.Array) else []
@@ -229,7 +230,7 @@ def _place_labels(
     array = _axis(group, name, dim, length)
     if missing:
         put_values(array, len(stored), _encoded(missing, dim))
-        # Others may append at the same time: a rebase finds another place for these then.
+        # Others may append at the same time: then a rebase finds another position for these.
         session.tree.appended(_shown(group, name), len(stored), length)
     return replace(
         placement,
@@ -258,7 +259,7 @@ def _encoded(labels: Iterable[Label], dim: Growing) -> NDArray[Any]:
 
 
 def _grow_others(group: zarr.Group, dataset: IcechunkDataset, lengths: dict[str, int]) -> None:
-    """Arrays that are not declared but lie along the same dimensions stay as long as these."""
+    """Undeclared arrays along the same dimensions keep the same length."""
     for array in _arrays(group).values():
         shape = tuple(
             max(length, lengths[dim])

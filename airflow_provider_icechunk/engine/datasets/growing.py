@@ -1,6 +1,6 @@
-"""A dimension that grows: from a label, such as a day, to its place, by arithmetic. Pure.
+"""A growing dimension: computes the position of a label, such as a day, by arithmetic.
 
-Standard library only, because declarations are imported where DAGs are parsed.
+Pure. Standard library only, because DAG files import declarations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Label = str | int | float
 FIRST_STEP = "airflow_provider_icechunk.first_step"
 """Attribute of a stored coordinate: how many steps were dropped from the front of its dimension."""
 MOST_STEPS = 100_000_000
-"""A label further away than this is a typing error: its coordinate would fill the memory."""
+"""A label further away than this is a typo: its coordinate would fill the memory."""
 
 _UNITS = {
     "us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000,
@@ -45,11 +45,11 @@ _NO_LABEL = (
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A dimension that gets longer over time, and where each of its labels belongs.
+    """A dimension that grows over time, and the position of each of its labels.
 
-    With `start` and `every` the place of a label follows by arithmetic, in UTC, so that each run
-    knows its own whatever else exists. With `by="labels"` it is looked up in the stored coordinate,
-    and a label that is not there goes to the end.
+    With `start` and `every`, the position of a label is computed, in UTC, so each run knows its
+    own whatever else exists. With `by="labels"`, it is looked up in the stored coordinate, and a
+    new label goes to the end.
     """
 
     start: str | date | None = None
@@ -66,8 +66,9 @@ class Growing:
     coordinate_chunk: int = 1024
     """Labels per chunk of the coordinate."""
     first_step: int = 0
-    """Steps that were dropped from the front: places count from there. It is not declared, but read
-    from what is stored; `start` stays what it was."""
+    """Steps dropped from the front, from which positions count. Read from storage, not declared;
+    `start` does not change.
+    """
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -80,11 +81,12 @@ class Growing:
                 raise _wrong(f"Growing: {name} must be a whole number, at least 1")
         if self.by == "labels":
             if self.start is not None or self.every is not None:
-                raise _wrong('Growing(by="labels") takes no start and no every')
+                raise _wrong('Growing(by="labels") takes neither start nor every')
             put(self, "dtype", self.dtype or _LABEL_TYPES[0])
             if self.dtype not in _LABEL_TYPES:
                 raise _wrong(
-                    f"Growing: the labels cannot be {self.dtype!r}: {', '.join(_LABEL_TYPES)}"
+                    f"Growing: labels cannot have the type {self.dtype!r}; choose from: "
+                    f"{', '.join(_LABEL_TYPES)}"
                 )
             return
         if self.by != "steps":
@@ -95,7 +97,7 @@ class Growing:
                 'by="labels" for an axis without fixed steps'
             )
         if self.dtype is not None:
-            raise _wrong('Growing: dtype is for by="labels"; steps are times')
+            raise _wrong('Growing: dtype applies to by="labels" only; steps are times')
         put(self, "every", _canonical_step(self.every))
         put(self, "start", _full_text(moment_of(self.start, "start")))
         if self._months and _moment(str(self.start)).day > _LAST_SAFE_DAY:
@@ -109,7 +111,7 @@ class Growing:
 
     @property
     def is_regular(self) -> bool:
-        """Whether places follow by arithmetic."""
+        """Whether positions are computed by arithmetic."""
         return self.by == "steps"
 
     @property
@@ -135,7 +137,7 @@ class Growing:
         return moment_of(label, name)
 
     def position(self, label: object, name: str = "the growing dimension") -> int:
-        """Where a label belongs; one before the start or between two steps is refused."""
+        """The position of a label; one before the start or between two steps is refused."""
         moment = self.parse(label, name)
         number = self._at_or_before(moment)
         if number < 0:
@@ -163,7 +165,7 @@ class Growing:
         return number - self.first_step
 
     def places_before(self, label: object, name: str = "the growing dimension") -> int:
-        """How many places lie before a time, which need not be a label."""
+        """The number of positions before a time, which need not be a label."""
         moment = self.parse(label, name)
         number = self._at_or_before(moment)
         if number >= 0 and self._step(number) != moment:
@@ -171,9 +173,9 @@ class Growing:
         return max(0, number - self.first_step)
 
     def label(self, position: int) -> datetime:
-        """The label of a place, in UTC."""
+        """The label at a position, in UTC."""
         if position < 0:
-            raise _wrong(f"there is no label at place {position}")
+            raise _wrong(f"there is no label at position {position}")
         return self._step(position + self.first_step)
 
     def _step(self, number: int) -> datetime:
@@ -195,15 +197,15 @@ class Growing:
         return _full_text(moment)
 
     def texts(self, start: int, stop: int) -> list[str]:
-        """The labels of some places as texts."""
+        """The labels at some positions as texts."""
         return [self.text(self.label(position)) for position in range(start, stop)]
 
     def length(self, labels: Iterable[object]) -> int:
-        """How long the axis has to be at least to hold all of these labels."""
+        """The minimum length of an axis that holds all of these labels."""
         return max((self.position(label) + 1 for label in labels), default=0)
 
     def offset(self, position: int) -> int:
-        """What the coordinate stores at a place: units of `cf_attrs` since the start."""
+        """The stored value of the coordinate at a position: units of `cf_attrs` since the start."""
         if self._months:
             return (self.label(position) - self.first) // _DAY
         return (position + self.first_step) * self._micros // _UNITS[self._cf_unit()]
@@ -227,7 +229,7 @@ class Growing:
     # -- labels without steps
 
     def key(self, label: object, name: str = "the growing dimension") -> Label:
-        """A label of an axis without steps, in the one spelling that is compared."""
+        """A label of an axis without steps, in its canonical spelling."""
         if is_blank(label):
             raise no_label(name)
         if self.dtype == "datetime64[s]":
@@ -283,7 +285,7 @@ class Growing:
         return number
 
     def _neighbour(self, number: int) -> str:
-        """A label for a message about another one, which must not fail for want of this one."""
+        """A label for a message about another one; a failure here must not hide that message."""
         try:
             return self.text(self._step(number))
         except InvalidInputError:
@@ -295,12 +297,12 @@ class Growing:
 
 
 def is_blank(label: object) -> bool:
-    """Whether a label is what templates make of a logical date that is not there."""
+    """Whether a label is what templates render without a logical date."""
     return label is None or (isinstance(label, str) and label.strip() in ("", "None"))
 
 
 def no_label(name: str) -> InvalidInputError:
-    """Why a blank label is refused, and what to give instead."""
+    """Why a blank label is refused, and what to pass instead."""
     return _wrong(_NO_LABEL.format(name=name))
 
 
@@ -321,7 +323,7 @@ def moment_of(label: object, name: str) -> datetime:
         except (ValueError, OverflowError):
             pass
     raise _wrong(
-        f"{label!r} is not a label of {name!r}: give a time, as an ISO text like 2026-01-31 or "
+        f"{label!r} is not a label of {name!r}: pass a time: an ISO string like 2026-01-31 or "
         "2026-01-31T06:00, a date or a datetime"
     )
 
@@ -341,7 +343,7 @@ def _canonical_step(every: str | timedelta) -> str:
     if isinstance(every, timedelta):
         micros = every // timedelta(microseconds=1)
         if micros < 1:
-            raise _wrong(f"Growing: every {every} is not a step forward")
+            raise _wrong(f"Growing: every {every} is not a positive step")
     else:
         micros, months = _parsed_step(every)
         if months:

@@ -1,7 +1,7 @@
-"""The place of a run in a dataset, as Xarray: what is there now, and what a run writes there.
+"""The place of a run in a dataset, as Xarray: its current values, and what a run writes there.
 
-What comes back is checked against the declaration before anything is written, because a field that
-is upside down or a day too late fits as well as the right one.
+The result is checked against the declaration before anything is written, because a field that is
+upside down or a day late would fit just as well as the right one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKING = ("scale_factor", "add_offset")
 def open_place(session: Session, dataset: IcechunkDataset, placement: Placement) -> Any:
     """The part of the declared variables that belongs to a run, as a `Dataset`.
 
-    It has the labels, and the values that are stored there now; they are read when they are used.
+    It has the labels and the values stored there now, which are read when used.
     """
     found = open_dataset(session, dataset.group or None)
     part = found[[name for name in dataset.variables if name in found.variables]]
@@ -39,10 +39,10 @@ def open_place(session: Session, dataset: IcechunkDataset, placement: Placement)
 def write_place(
     session: Session, dataset: IcechunkDataset, placement: Placement, obj: Any
 ) -> dict[str, Any]:
-    """Write a `Dataset` at the place of a run; says what was written, as small JSON.
+    """Write a `Dataset` at the place of a run; returns what was written, as small JSON.
 
-    Variables may be some of those that are declared. A dimension of which the run has one label may
-    be missing. Labels that are given must be those of the place.
+    It may contain only some of the declared variables, and omit a dimension along which the run has
+    one label. Its labels must be those of the place.
     """
     given = as_dataset(obj)
     if not given.data_vars:
@@ -66,7 +66,7 @@ def write_place(
 
 
 def _fitting(name: str, found: Any, dataset: IcechunkDataset, place: Any) -> Any:
-    """A variable as it is declared, without labels; refuses what belongs elsewhere."""
+    """A variable as declared, without labels; refuses one for another place."""
     declared = dataset.variables.get(name)
     if declared is None:
         raise InvalidInputError(
@@ -90,7 +90,7 @@ def _check_labels(name: str, dim: str, found: Any, place: Any) -> None:
     wanted = int(place.sizes[dim])
     if int(found.sizes[dim]) != wanted:
         raise InvalidInputError(
-            f"{name!r} has {found.sizes[dim]} steps along {dim!r}, and this run has {wanted}"
+            f"{name!r} has {found.sizes[dim]} steps along {dim!r}, but this run has {wanted}"
             + (f": {_shown(place.indexes[dim])}" if dim in place.indexes else "")
         )
     if dim not in found.indexes or dim not in place.indexes:
@@ -102,8 +102,9 @@ def _check_labels(name: str, dim: str, found: Any, place: Any) -> None:
     if all(one.dtype.kind in "fiu" for one in numbers) and np.allclose(*numbers, rtol=1e-6, atol=0):
         return
     raise InvalidInputError(
-        f"{name!r} has the labels {_shown(own)} along {dim!r}, and this run belongs at "
-        f"{_shown(stored)}: select or sort the data first"
+        f"{name!r} has the labels {_shown(own)} along {dim!r}, but this run belongs at "
+        f"{_shown(stored)}: "
+        "select or sort the data first"
     )
 
 

@@ -1,7 +1,8 @@
-"""A declaration as a session holds it: how far the front of its growing dimensions was cut off.
+"""A declaration as stored in a session: how many steps were dropped from the front of its growing
+dimensions.
 
-`start` of a dimension never moves. What was dropped is an attribute of the stored coordinate, which
-is part of the same commit as the cut, so that a place always fits the version it is computed for.
+`start` of a dimension never moves. The number is an attribute of the stored coordinate, set in the
+same commit as the cut, so a position always fits the version it is computed for.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.sessions.session import Session
 
 DROPPED_KEY = "airflow_provider_icechunk.dropped"
-"""Snapshot metadata of a commit that moved the places of arrays: by how many, along which axis."""
+"""Snapshot metadata of a commit that shifted arrays: by how many positions, along which axis."""
 _VERSION = 1
 Drops = dict[str, tuple[int, int]]
-"""By path of the array: the number of the dimension, and how many places came off its front."""
+"""By path of the array: the number of the dimension, and how many positions were dropped from its
+front.
+"""
 
 
 def as_stored(session: Session, dataset: IcechunkDataset) -> IcechunkDataset:
-    """The dataset, with places counted from the first label that the session still has."""
+    """The dataset, with positions counted from the first label that the session still has."""
     moved = {}
     for name, dim in dataset.growing.items():
         first = _checked_first_step(session, f"/{dataset.path(name)}", dim) if dim.is_regular else 0
@@ -50,7 +53,9 @@ def placed_as_stored(dataset: IcechunkDataset, placement: Placement) -> Placemen
 
 
 def first_step(coordinate: Node | None) -> int:
-    """How many steps came off the front of the dimension of a stored coordinate, if it is there."""
+    """How many steps were dropped from the front of the dimension of a stored coordinate, if it
+    exists.
+    """
     found = _attributes(coordinate).get(FIRST_STEP, 0)
     if type(found) is not int or not 0 <= found < MOST_STEPS:
         path = "" if coordinate is None else coordinate.path
@@ -84,7 +89,7 @@ def drops_to_json(drops: Drops) -> dict[str, Any]:
 
 
 def read_drops(metadata: Mapping[str, Any]) -> Drops:
-    """By how much a commit moved the places of arrays; what cannot be read counts as nothing."""
+    """By how much a commit shifted arrays; unreadable metadata counts as nothing."""
     value = metadata.get(DROPPED_KEY)
     if not isinstance(value, Mapping) or value.get("version") != _VERSION:
         return {}
@@ -99,7 +104,7 @@ def read_drops(metadata: Mapping[str, Any]) -> Drops:
 
 
 def joined_drops(commits: Iterable[Mapping[str, Any]]) -> Drops:
-    """By how much several commits moved places together, by their metadata."""
+    """By how much several commits shifted arrays together, by their metadata."""
     total: Drops = {}
     for metadata in commits:
         for path, (axis, count) in read_drops(metadata).items():
@@ -108,5 +113,5 @@ def joined_drops(commits: Iterable[Mapping[str, Any]]) -> Drops:
 
 
 def reverted_drops(metadata: Mapping[str, Any]) -> Drops:
-    """By how much the places move when a commit is taken back."""
+    """By how much positions shift when a commit is reverted."""
     return {path: (axis, -count) for path, (axis, count) in read_drops(metadata).items()}

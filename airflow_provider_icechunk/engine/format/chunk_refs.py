@@ -341,7 +341,7 @@ class ChunkRefs:
     def extents(self) -> Extents:
         """The bounding box of the rows; raises if there are none."""
         if not len(self):
-            raise InvalidInputError("no chunk references: there is no bounding box")
+            raise InvalidInputError("without chunk references there is no bounding box")
         if len(self) == 1:
             return tuple((number, number + 1) for number in self.index[0].tolist())
         low, high = self.index.min(axis=0), self.index.max(axis=0)

@@ -90,7 +90,7 @@ def ancestors(objects: Objects, start: SnapshotId, *, ahead: bool = False) -> It
     while current is not None:
         if current in seen:
             raise FormatError(
-                f"the history of {objects.storage.location} goes in a circle at "
+                f"the history of {objects.storage.location} has a cycle at "
                 f"{objects.format_id(current)}: a snapshot names a descendant as its parent"
             )
         seen.add(current)
@@ -243,7 +243,7 @@ def _existing_log(objects: Objects, identity: SnapshotId) -> TransactionLog:
     if log is None:
         raise StorageError(
             f"the transaction log of snapshot {objects.format_id(identity)} is missing in "
-            f"{objects.storage.location}: what it changed cannot be known",
+            f"{objects.storage.location}: its changes are unknown",
             kind=Kind.OBJECT_MISSING,
         )
     return log

@@ -104,7 +104,7 @@ def set_feature_flag(core: Core, name: str, setting: bool | None) -> None:
     """Turn a feature on or off; `None` leaves it to its default."""
     names = {feature.name.lower(): feature for feature in Feature}
     if name not in names:
-        raise InvalidInputError(f"there is no feature {name!r}; there are: {', '.join(names)}")
+        raise InvalidInputError(f"there is no feature {name!r}; choose from: {', '.join(names)}")
     v2_refs(core.refs, _WHAT).update(SetFlag(names[name].value, setting))
 
 

@@ -99,7 +99,7 @@ def create_branch(core: Core, branch: str, snapshot_id: str) -> None:
     target = _stored(core, snapshot_id)
     if core.refs.create_branch(branch, target) is not Creation.CREATED:
         raise AlreadyExistsError(
-            f"branch {branch!r} exists already; reset it to move it", kind=Kind.BRANCH_EXISTS
+            f"branch {branch!r} already exists; reset it to move it", kind=Kind.BRANCH_EXISTS
         )
     _keep_or(
         core,

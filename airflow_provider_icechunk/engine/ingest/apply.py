@@ -142,7 +142,7 @@ def apply_plan(
     known = {one.path: _existing(root, one.path) for one in plan.arrays}
     first = _first(plan, known) if start is None else start
     if first < 0:
-        raise InvalidInputError(f"files cannot begin at {first}")
+        raise InvalidInputError(f"files cannot start at {first}")
     end = first + plan.length
     for array in plan.arrays:
         node = known[array.path]
@@ -210,8 +210,9 @@ def _references(
 def _loaded(dataset: Any, source: ForeignFile, name: str) -> NDArray[Any]:
     if dataset.size * dataset.dtype.itemsize > MOST_LOADED:
         raise InvalidInputError(
-            f"{source.location}: {name!r} has more than {MOST_LOADED >> 20} MiB, too much to copy "
-            "beside references; name the variables to copy with `load`"
+            f"{source.location}: {name!r} has more than {MOST_LOADED >> 20} MiB, too much to "
+            "copy; use "
+            "`load` to name the variables to copy"
         )
     return np.asarray(dataset[()])
 
@@ -220,7 +221,7 @@ def _existing(root: zarr.Group, path: str) -> zarr.Array[Any] | None:
     node = root.get(path.strip("/"))
     if isinstance(node, zarr.Group):
         raise AlreadyExistsError(
-            f"{path} is a group already; choose another path with `variables` or `into`",
+            f"{path} is already a group; choose another path with `variables` or `into`",
             kind=Kind.NODE_EXISTS,
         )
     return node
@@ -235,8 +236,9 @@ def _first(plan: VirtualPlan, known: Mapping[str, zarr.Array[Any] | None]) -> in
             ends[one.path] = 0 if node is None else node.shape[one.axis]
     if len(set(ends.values())) > 1:
         raise InvalidInputError(
-            f"the arrays end at different places along the dimension: {ends}; say where the files "
-            "go with `start`"
+            f"the arrays end at different places along the dimension: {ends}; set `start` to "
+            "where the "
+            "files belong"
         )
     return int(next(iter(ends.values())))
 
@@ -299,7 +301,8 @@ def _check_same(node: zarr.Array[Any], array: PlannedArray) -> None:
             raise AlreadyExistsError(
                 f"the array {array.path!r} exists with the attribute {name} = "
                 f"{node.attrs.get(name)!r}, in the files it is "
-                f"{array.variable.attributes.get(name)!r}: the numbers would mean other things",
+                f"{array.variable.attributes.get(name)!r}: the values would have different "
+                "meanings",
                 kind=Kind.NODE_EXISTS,
             )
 
@@ -324,8 +327,9 @@ def _write_values(
             node[...] = values[0]
         elif np.asarray(node[...]).tobytes() != values[0].tobytes():
             raise InvalidInputError(
-                f"{headers[0].source.location}: the values of {array.name!r} are others than those "
-                f"of the array {array.path!r}"
+                f"{headers[0].source.location}: the values of {array.name!r} differ from "
+                "those of the "
+                f"array {array.path!r}"
             )
         return
     place = [slice(None)] * node.ndim

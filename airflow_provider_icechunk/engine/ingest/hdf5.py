@@ -108,13 +108,15 @@ def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Any]:
     try:
         with h5py.File(SourceFile(reader, source), "r") as file:
             if file.userblock_size:
-                raise UnsupportedError(f"{source.location}: files with a user block are not known")
+                raise UnsupportedError(
+                    f"{source.location}: files with a user block are not supported"
+                )
             yield file
     except IcechunkError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"{source.location}: this is no HDF5 or NetCDF4 file, or a damaged one ({error})"
+            f"{source.location}: not an HDF5 or NetCDF4 file, or a damaged one ({error})"
         ) from None
 
 
@@ -253,7 +255,7 @@ def _codec(code: int, values: tuple[int, ...], itemsize: int) -> Json:
         case 32015:
             return _named("zstd", level=int(values[0]) if values else 0, checksum=False)
     name = _FILTERS.get(code, "unknown")
-    raise UnsupportedError(f"its filter {code} ({name}) is none that Zarr can undo")
+    raise UnsupportedError(f"its filter {code} ({name}) has no counterpart in Zarr")
 
 
 def _named(name: str, **configuration: Json) -> Json:

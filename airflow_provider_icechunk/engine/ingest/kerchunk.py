@@ -124,9 +124,9 @@ def read_references(references: str | Path | Mapping[str, Any]) -> ReferenceSet:
     except FileNotFoundError:
         raise InvalidInputError(f"there are no references in {path}: no such file") from None
     except ValueError as error:
-        raise InvalidInputError(f"{path} is no JSON of Kerchunk: {error}") from None
+        raise InvalidInputError(f"{path} is not a Kerchunk JSON file: {error}") from None
     if not isinstance(document, Mapping):
-        raise InvalidInputError(f"{path} is no JSON of Kerchunk: it has no references")
+        raise InvalidInputError(f"{path} is not a Kerchunk JSON file: it has no references")
     return parse_references(document)
 
 
@@ -148,7 +148,7 @@ def parse_references(document: Mapping[str, Any]) -> ReferenceSet:
             chunks.setdefault(path, {})[leaf] = value
         else:
             raise UnsupportedError(
-                f"{key}: references of Zarr 3 are not known; Kerchunk makes Zarr 2"
+                f"{key}: references to Zarr 3 are not supported; Kerchunk writes Zarr 2"
             )
     arrays = {
         path: _of_keys(path, chunks, documents[key], templates)
@@ -198,7 +198,7 @@ def _nested(path: str, chunks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 def _place(key: str, parts: list[str], rank: int) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise InvalidInputError(f"{key!r} is neither a document nor a chunk of Zarr 2")
+        raise InvalidInputError(f"{key!r} is neither a document nor a chunk in Zarr 2")
     if not rank and parts == ["0"]:
         return ()
     if len(parts) != rank:
@@ -215,12 +215,14 @@ def _inlined(value: str | bytes) -> bytes:
 def _expanded(location: str, templates: Mapping[str, str]) -> str:
     def text(found: re.Match[str]) -> str:
         if found[1] not in templates:
-            raise InvalidInputError(f"the references use a template {found[1]!r} that they lack")
+            raise InvalidInputError(
+                f"the references use a template {found[1]!r} that they do not define"
+            )
         return templates[found[1]]
 
     whole = _TEMPLATE.sub(text, location)
     if "{{" in whole:
-        raise UnsupportedError(f"the template in {location[:200]!r} is more than a name")
+        raise UnsupportedError(f"the template in {location[:200]!r} is not a plain name")
     return location_of(whole.replace("gcs://", "gs://", 1) if whole.startswith("gcs://") else whole)
 
 
@@ -232,7 +234,7 @@ def _read_parquet(folder: Path) -> ReferenceSet:
         stored = json.loads((folder / ".zmetadata").read_bytes())
         documents, record = stored["metadata"], int(stored["record_size"])
     except (OSError, ValueError, KeyError) as error:
-        raise InvalidInputError(f"{folder} is no Parquet folder of Kerchunk: {error!r}") from None
+        raise InvalidInputError(f"{folder} is not a Kerchunk Parquet folder: {error!r}") from None
     arrays = {}
     for key, document in documents.items():
         path, _, leaf = key.rpartition("/")
@@ -414,7 +416,7 @@ def _and_above(path: str) -> Iterator[str]:
 def _create(root: zarr.Group, path: str, description: _Description) -> None:
     if path in root:
         raise AlreadyExistsError(
-            f"{path} exists already; choose another group with `into`", kind=Kind.NODE_EXISTS
+            f"{path} already exists; choose another group with `into`", kind=Kind.NODE_EXISTS
         )
     dtype = description.dtype
     endian = "big" if dtype.byteorder == ">" else "little"

@@ -143,8 +143,9 @@ def make_plan(headers: Sequence[FileHeader], choice: Choice) -> VirtualPlan:
     growing = [one for one in arrays if one.axis is not None]
     if not growing:
         raise InvalidInputError(
-            f"{first.source.location}: no wanted variable has the dimension {choice.along!r}; "
-            f"there are {_all_dimensions(first)}"
+            f"{first.source.location}: no selected variable has the dimension "
+            f"{choice.along!r}; their "
+            f"dimensions are {_all_dimensions(first)}"
         )
     lengths = []
     for header in headers:
@@ -162,8 +163,9 @@ def _names(first: FileHeader, choice: Choice) -> list[str]:
     for name in (*wanted, *(choice.load or ())):
         if name not in first.variables:
             raise InvalidInputError(
-                f"{first.source.location}: there is no variable {name!r} among those that are "
-                f"wanted; there are {sorted(first.variables)}"
+                f"{first.source.location}: there is no variable {name!r} among those "
+                "selected; choose "
+                f"from {sorted(first.variables)}"
             )
     return wanted
 
@@ -205,7 +207,7 @@ def _check_alike(header: FileHeader, array: PlannedArray, first: FileHeader) -> 
         mine, other = header.values[array.name], first.values[array.name]
         if mine.tobytes() != other.tobytes():
             raise InvalidInputError(
-                f"{where}: the values of {array.name!r} are others than in {there}"
+                f"{where}: the values of {array.name!r} differ from those in {there}"
             )
 
 
@@ -255,7 +257,7 @@ def check_aligned(array: PlannedArray, border: int, where: str) -> None:
     """Refuse to begin a file inside of a chunk."""
     if border % array.chunk:
         raise InvalidInputError(
-            f"{where}: {array.name!r} would begin at {border}, inside of a chunk of "
+            f"{where}: {array.name!r} would begin at {border}, inside a chunk of "
             f"{array.chunk}: a chunk cannot be made of two files. Copy its values with `load`, or "
             "ingest the files with `ingest_files`"
         )

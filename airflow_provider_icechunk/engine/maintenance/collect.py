@@ -507,7 +507,7 @@ def unlist(refs: Register, doomed: Listing) -> None:
     """
     if not refs.unlist(frozenset(SnapshotId(one) for one in whole(doomed.ids))):
         raise MaintenanceError(
-            "a snapshot that was to be deleted came into use meanwhile; nothing was deleted. "
+            "a snapshot that was about to be deleted has come into use; nothing was deleted. "
             "Try again"
         )
 

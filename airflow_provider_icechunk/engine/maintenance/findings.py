@@ -251,7 +251,7 @@ def check_once(landed: Iterable[Landed], where: str) -> Iterator[Finding]:
                 where,
                 f"{count} commits carry the token {token!r}: an attempt did not find what an "
                 "earlier one had committed",
-                "compare the commits, and revert what was done twice",
+                "compare the commits, and revert the duplicate",
             )
 
 
@@ -302,7 +302,7 @@ def _outside_grid(node: Node, boxes: list[Extents], place: str) -> Iterator[Find
             yield warning(
                 Code.OUTSIDE_GRID,
                 place,
-                f"a manifest reaches to {box}, but the array has {counts} chunks",
+                f"a manifest covers {box}, but the array has {counts} chunks",
                 _REWRITE,
             )
             return

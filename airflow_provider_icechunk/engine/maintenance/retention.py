@@ -50,8 +50,9 @@ class RetentionPolicy:
     def __post_init__(self) -> None:
         if self.keep_last is not None and self.keep_last < 1:
             raise InvalidInputError(
-                f"keep_last is {self.keep_last}; the newest snapshot of a branch always stays, so "
-                "it must be 1 or more"
+                f"keep_last is {self.keep_last}; it must be at least 1, because the newest "
+                "snapshot of a "
+                "branch always stays"
             )
 
 

@@ -69,7 +69,7 @@ def migrate(
     """
     if remove_old and not fence_old:
         raise InvalidInputError(
-            "remove_old and fence_old=False exclude each other: removed files cannot be opened"
+            "remove_old and fence_old=False cannot be combined: removed files cannot be opened"
         )
     storage, world = _place(place, world)
     target = read_target(to)

@@ -166,7 +166,7 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
     except OSError as error:
-        raise _refusal(folder, f"cannot be made: {error.strerror}") from error
+        raise _refusal(folder, f"cannot be created: {error.strerror}") from error
     if state.st_uid != os.geteuid():
         raise _refusal(folder, "belongs to another user")
     if state.st_mode & 0o077:
@@ -233,7 +233,7 @@ def disk_cache() -> DiskCache | None:
     text = os.environ.get(LIMIT, "").strip()
     if text and not (text.isascii() and text.isdigit()):
         raise InvalidInputError(
-            f"{LIMIT} is {text!r}; give the largest size of the disk cache in bytes",
+            f"{LIMIT} is {text!r}; set it to the maximum size of the disk cache in bytes",
             kind=Kind.INVALID_CONFIG,
         )
     return DiskCache(folder, int(text) if text else DEFAULT_LIMIT)

@@ -123,7 +123,7 @@ def describing(attributes: Attributes | None, remove: Removed | None) -> Change:
     for path, names in gone.items():
         both = sorted(set(names) & set(wanted.get(path, {})))
         if both:
-            raise InvalidInputError(f"the attribute {both[0]!r} of {path} is set and removed")
+            raise InvalidInputError(f"the attribute {both[0]!r} of {path} is both set and removed")
 
     def change(session: Session) -> None:
         for path in sorted({*wanted, *gone}):
@@ -221,5 +221,5 @@ def _path(path: str) -> str:
 
 def _names(path: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise InvalidInputError(f"remove[{path!r}] is a list of names, such as [{names!r}]")
+        raise InvalidInputError(f"remove[{path!r}] must be a list of names, such as [{names!r}]")
     return tuple(names)

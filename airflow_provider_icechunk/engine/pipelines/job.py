@@ -51,7 +51,7 @@ def begin_job(
 ) -> BegunJob:
     """Begin a job, or take it up again where an attempt left it."""
     if not job:
-        raise InvalidInputError("a job needs an id that is the same on every attempt")
+        raise InvalidInputError("a job needs an id that is the same for every attempt")
     known = _recorded(repository, job)
     if known is not None and known.branch != branch:
         raise InvalidInputError(f"the job {job!r} writes to branch {known.branch!r} already")
@@ -113,7 +113,7 @@ def _recorded(repository: Repository, job: str) -> WorkUnit | None:
     try:
         unit = WorkUnit.from_json(stored.data.decode())
     except (IcechunkError, UnicodeDecodeError, RecursionError):
-        raise FormatError(f"{_record_key(job)}: this is not the record of a job") from None
+        raise FormatError(f"{_record_key(job)}: not the record of a job") from None
     if unit.job != job:
         raise FormatError(f"{_record_key(job)}: this is the record of another job")
     return unit

@@ -75,8 +75,8 @@ def parse_version(value: object, *, branch: str) -> VersionToRead:
     for key, one in given.items():
         if key not in ("as_of", "event") and (not isinstance(one, str) or not one):
             raise InvalidInputError(
-                f"read[{key!r}] is {one!r}: a string is needed; a template may have rendered to "
-                "nothing"
+                f"read[{key!r}] is {one!r}: it must be a string; a template may have rendered "
+                "to nothing"
             )
     event = given.pop("event", False)
     if "as_of" in given:
@@ -113,8 +113,9 @@ def snapshot_of_events(events: Iterable[TriggeringEvent], repository: str) -> st
         if len({_path(one.uri) for one in matching}) != 1:
             raise InvalidInputError(
                 f"the run was started by events of {sorted({one.uri for one in telling})}, and "
-                f"none or several of these addresses end in {repository!r}: say which version is "
-                "read with read={'snapshot_id': ...}, read={'branch': ...} or read={'tag': ...}"
+                f"none or several of these addresses end in {repository!r}: choose the "
+                "version to read "
+                "with read={'snapshot_id': ...}, read={'branch': ...} or read={'tag': ...}"
             )
         telling = matching
     oldest = datetime.min.replace(tzinfo=UTC)

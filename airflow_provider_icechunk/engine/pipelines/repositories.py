@@ -57,7 +57,7 @@ def list_repositories(storage_of: Callable[[str], Storage], root: str) -> list[s
             if searched > _MOST_FOLDERS:
                 raise InvalidInputError(
                     f"there are more than {_MOST_FOLDERS} folders below "
-                    f"{storage_of(root).location}: give a longer prefix"
+                    f"{storage_of(root).location}: use a longer prefix"
                 )
             storage = storage_of(path)
             if _is_repository(storage):

@@ -209,13 +209,13 @@ def _is_small_json(value: Any) -> bool:
 def _tell(attempt: Attempt, earlier: EarlierCommit) -> None:
     if earlier.answers:
         log.info(
-            "This task committed %s already: attempt %d does nothing and returns that",
+            "This task committed %s already: attempt %d does nothing and returns it",
             earlier,
             attempt.number,
         )
     else:
         log.info(
-            "This task committed %s before and runs again: what attempt %d commits supersedes that",
+            "This task committed %s before and runs again: the commit of attempt %d supersedes it",
             earlier,
             attempt.number,
         )

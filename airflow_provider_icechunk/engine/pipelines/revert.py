@@ -69,7 +69,7 @@ def revert_once(
     identity = repository.read_snapshot_id(snapshot_id)
     for info in repository.ancestry(branch=branch):
         if info.metadata.get(REVERTS_KEY) == identity and not options.attempt.made(info.metadata):
-            raise ConflictError(f"snapshot {identity} was taken back already, by {info.id}")
+            raise ConflictError(f"snapshot {identity} was already reverted by {info.id}")
         if info.id == identity:
             break
     marks = _marks(repository.lookup_snapshot(identity).metadata)
@@ -89,14 +89,15 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
     info = _commit(repository, session.snapshot_id, identity)
     if info.parent_id is None:
         raise InvalidInputError(
-            f"{identity} is the first snapshot, or those before it have expired: there is nothing "
-            "to go back to"
+            f"{identity} is the first snapshot, or those before it have expired: there is "
+            "nothing to "
+            "revert to"
         )
     done = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=identity)
     if done.moved_nodes:
         raise SessionError(
-            f"snapshot {identity} moved nodes, which cannot be taken back like this: move them "
-            "back with `rearrange_session`"
+            f"snapshot {identity} moved nodes, which cannot be reverted: move them back with "
+            "`rearrange_session`"
         )
     head = session.snapshot_id
     before = core.objects.snapshot(parse_snapshot_id(core, info.parent_id))
@@ -109,9 +110,11 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
         if clashes:
             more = "" if len(clashes) <= _SHOWN else f" and {len(clashes) - _SHOWN} more"
             raise ConflictError(
-                f"snapshot {identity} cannot be taken back alone, because later commits changed "
-                f"the same: {'; '.join(clashes[:_SHOWN])}{more}. Take those back first, newest "
-                "first, or reset the branch"
+                f"snapshot {identity} cannot be reverted alone, because later commits changed "
+                "the same "
+                f"things: {'; '.join(clashes[:_SHOWN])}{more}. Revert those first, newest "
+                "first, or reset "
+                "the branch"
             )
     # Chunks of the parent are used again: a collection must see that somebody needs them.
     tree.held.borrows(core.refs.layout.snapshot(before.id))
@@ -167,8 +170,7 @@ def _commit(repository: Repository, head: str, identity: str) -> SnapshotInfo:
         if info.id == identity:
             return info
     raise NotFoundError(
-        f"snapshot {identity} is not in the history of the branch, so that there is nothing to "
-        "take back",
+        f"snapshot {identity} is not in the history of the branch, so there is nothing to revert",
         kind=Kind.SNAPSHOT_NOT_FOUND,
     )
 

@@ -94,7 +94,9 @@ def open_for(
 
     declared = parse_arrays(arrays)
     if dataset is None and at is not None:
-        raise InvalidInputError("`at` says where in a `dataset` the run belongs: give that as well")
+        raise InvalidInputError(
+            "`at` says where in a `dataset` the run belongs: pass `dataset` as well"
+        )
     placement = None if dataset is None else dataset.place(at)
     session = repository.writable_session(branch)
     apply_arrays(session.store, declared)
@@ -202,8 +204,9 @@ def write_session(
         return _written(earlier, branch)
     if earlier is not None and appends:
         raise SessionError(
-            f"this task committed {earlier} before and would append the same once more: say with "
-            "`region` where it belongs, which also makes the task repeatable; or reset the branch "
+            f"this task committed {earlier} before and would append the same data again: set "
+            "`region` to "
+            "where it belongs, which also makes the task repeatable; or reset the branch "
             "to the parent of that snapshot first; or keep what is there with "
             'on_rerun="skip"'
         )
@@ -309,9 +312,11 @@ def superseding(metadata: Mapping[str, Any], earlier: EarlierCommit | None) -> d
 def append_refusal(earlier: EarlierCommit) -> SessionError:
     """Why a write that goes to the end of an array cannot run again."""
     return SessionError(
-        f"this task committed {earlier} before and would append the same files once more, because "
-        "`start` is not given: say with `start` where they belong, which also makes the task "
-        "repeatable; or reset the branch to the parent of that snapshot first; or keep what is "
+        f"this task committed {earlier} before and would append the same files again, because "
+        "`start` is "
+        "not given: set `start` to where they belong, which also makes the task repeatable; "
+        "or reset the "
+        "branch to the parent of that snapshot first; or keep what is "
         'there with on_rerun="skip"'
     )
 

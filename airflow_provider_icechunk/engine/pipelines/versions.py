@@ -57,7 +57,7 @@ def find_version(repository: Repository, text: str) -> str:
     for steps, info in enumerate(repository.ancestry(snapshot_id=start)):
         if steps == named.back:
             return info.id
-    raise NotFoundError(f"{text!r} goes back past the first snapshot", kind=Kind.SNAPSHOT_NOT_FOUND)
+    raise NotFoundError(f"{text!r} goes beyond the first snapshot", kind=Kind.SNAPSHOT_NOT_FOUND)
 
 
 def _start(repository: Repository, named: Named) -> str:
@@ -117,8 +117,8 @@ def _by_beginning(repository: Repository, text: str) -> str | None:
     found = sorted(known for known in seen if known.startswith(start))
     if len(found) > 1:
         raise InvalidInputError(
-            f"{text!r} begins the ids of {len(found)} snapshots: {', '.join(found[:5])}; give more "
-            "of it",
+            f"{text!r} is a prefix of {len(found)} snapshot ids: {', '.join(found[:5])}; give more "
+            "characters",
             kind=Kind.INVALID_NAME,
         )
     return found[0] if found else None

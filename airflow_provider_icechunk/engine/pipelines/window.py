@@ -188,7 +188,8 @@ class Drop:
     def __post_init__(self) -> None:
         if (self.before is None) == (self.keep is None):
             raise InvalidInputError(
-                "say which labels stay: `before` with the first of them, or `keep` with how many"
+                "say which labels to keep: `before` with the first of them, or `keep` with "
+                "their number"
             )
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             raise InvalidInputError(
@@ -204,7 +205,7 @@ def plan_drop(session: Session, dataset: IcechunkDataset, wanted: Drop) -> DropP
     coordinate = f"/{dataset.path(name)}"
     if coordinate not in nodes:
         raise NotFoundError(
-            f"there is no coordinate {coordinate}, so that nothing says which labels {name!r} has",
+            f"there is no coordinate {coordinate}, so it is unknown which labels {name!r} has",
             kind=Kind.NODE_NOT_FOUND,
         )
     length = _length(nodes[coordinate][0], 0)
@@ -217,8 +218,8 @@ def plan_drop(session: Session, dataset: IcechunkDataset, wanted: Drop) -> DropP
         return DropPlan(name, 0, None, labels.at(0) if length else None)
     if count >= length:
         raise InvalidInputError(
-            f"nothing of {name!r} would be left: its labels are {labels.at(0)} to "
-            f"{labels.at(length - 1)}. If that is meant, delete the arrays"
+            f"nothing would be left of {name!r}: its labels are {labels.at(0)} to "
+            f"{labels.at(length - 1)}. If that is intended, delete the arrays"
         )
     cuts = [_cut(session, node, axis, count) for node, axis in nodes.values()]
     dropped = (labels.at(0), labels.at(count - 1))
@@ -354,7 +355,8 @@ class _Labels:
 
 def _too_busy(branch: str) -> ConflictError:
     return ConflictError(
-        f"branch {branch!r} moved {_MOVES.tries} times while labels were to be dropped; try again "
-        "when it is quieter",
+        f"branch {branch!r} moved {_MOVES.tries} times while labels were being dropped; try "
+        "again when "
+        "there are fewer commits",
         kind=Kind.ATTEMPTS_EXHAUSTED,
     )

@@ -114,7 +114,7 @@ def granted_path(grant: Grant, location: Location, where: str) -> str:
     root, path = os.path.realpath(grant.prefix.path), os.path.realpath(location.path)
     if os.path.commonpath((root, path)) != root:
         raise VirtualAccessDeniedError(
-            f"{where} is a link that leads out of the granted directory {grant.url_prefix!r}"
+            f"{where} is a link that leads outside the granted directory {grant.url_prefix!r}"
         )
     return path
 

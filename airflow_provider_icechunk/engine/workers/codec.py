@@ -118,7 +118,7 @@ def decode_fragment(data: bytes, *, where: str) -> Fragment:
 def _fragment(value: mp.Value, where: str) -> Fragment:
     items = mp.as_array(value, "the fragment", where=where)
     if len(items) < _SHORTEST or mp.as_bytes(items[0], "the magic", where=where) != MAGIC:
-        raise FormatError(f"{where}: this is not a fragment")
+        raise FormatError(f"{where}: not a fragment")
     version = mp.as_number(items[1], "the version", where=where)
     if version != VERSION or len(items) not in _SIZES:
         # Whatever else a later version adds, the release stays the last item.
@@ -239,10 +239,10 @@ def _check(refs: ChunkRefs, where: str) -> None:
     heap = len(refs.heap)
     for spans in (refs.span, refs.etag):
         if (spans[:, 0] > spans[:, 1]).any() or int(spans[:, 1].max()) > heap:
-            raise FormatError(f"{where}: a reference points outside of the fragment")
+            raise FormatError(f"{where}: a reference points outside the fragment")
     inline = refs.kind == RefKind.INLINE
     if (refs.span[inline, 1] - refs.span[inline, 0] != refs.length[inline]).any():
-        raise FormatError(f"{where}: an inline chunk has another length than its reference")
+        raise FormatError(f"{where}: the length of an inline chunk differs from its reference")
     virtual = refs.kind == RefKind.VIRTUAL
     if (refs.span[virtual, 1] == refs.span[virtual, 0]).any():
         raise FormatError(f"{where}: a virtual reference has no location")
@@ -292,9 +292,9 @@ def decode_changes(data: bytes, base: Snapshot, *, where: str) -> ChangeSet:
     deleted = [_id(item, where) for item in mp.as_array(items[3], "deleted nodes", where=where)]
     chunks = decode_fragment(mp.as_bytes(items[4], "the chunks", where=where), where=where)
     if chunks.base != base.id:
-        raise FormatError(f"{where}: made on another snapshot")
+        raise FormatError(f"{where}: based on another snapshot")
     if any(node.id in known for node in created):
-        raise FormatError(f"{where}: a created node exists already")
+        raise FormatError(f"{where}: a created node already exists")
     if not known.keys() >= {node.id for node in updated} | set(deleted):
         raise FormatError(f"{where}: a changed node does not exist in the base snapshot")
     changes = ChangeSet(

@@ -166,7 +166,7 @@ class Coordinator:
         if handed is None or not handed.changes.is_same_as(self.tree.changes):
             raise FragmentError(
                 "a worker changed arrays, and so did this session after it had handed out the "
-                "work: they cannot be joined; nothing was merged"
+                "work: they cannot be merged; nothing was merged"
             )
         moved = [
             replace(one, base=again.staged) if one.base == self.work.staged else one

@@ -78,7 +78,8 @@ class JobFolder:
         if missing:
             raise FragmentError(
                 f"{', '.join(missing)} left no fragment in {self.storage.location}/{self.prefix}; "
-                f"there are: {', '.join(present) or 'none'}. Run the missing writers again"
+                f"writers with fragments: {', '.join(present) or 'none'}. Run the missing "
+                "writers again"
             )
         return [self._fragment(writer) for writer in wanted]
 
@@ -93,7 +94,7 @@ class JobFolder:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise FormatError(f"{key}: this is not the report of a writer")
+            raise FormatError(f"{key}: not the report of a writer")
         return value
 
     def _names(self, suffix: str) -> Iterator[str]:

@@ -214,7 +214,7 @@ def _check_origin(
 ) -> None:
     if fragment.base != staged.id:
         raise FragmentError(
-            f"the fragment of worker {fragment.worker!r} was made on snapshot "
+            f"the fragment of worker {fragment.worker!r} is based on snapshot "
             f"{format_id(generation, fragment.base)}, this session hands out "
             f"{format_id(generation, staged.id)}"
         )

@@ -75,7 +75,7 @@ class WorkUnit:
             try:
                 value = json.loads(value)
             except ValueError:
-                raise InvalidInputError("a work unit is a JSON object; this is no JSON") from None
+                raise InvalidInputError("a work unit is a JSON object; this is not JSON") from None
         if not isinstance(value, Mapping):
             raise InvalidInputError("a work unit is a JSON object")
         told = both_releases(value.get(RELEASE))

@@ -71,7 +71,7 @@ def session_merge_reduction(arrays: Any, *, split_every: int | None, **options: 
     while len(level) > 1:
         level = [merge(level[start : start + at_once]) for start in range(0, len(level), at_once)]
     if not level:
-        raise InvalidInputError("there is nothing to store: no array of Dask was given")
+        raise InvalidInputError("there is nothing to store: no Dask array was given")
     return _session_of(level[0].compute())
 
 

@@ -93,7 +93,9 @@ def to_icechunk(
     """
     xarray()
     if not is_dataset(obj):
-        raise InvalidInputError(f"a Dataset or a DataArray is written, not a {type(obj).__name__}")
+        raise InvalidInputError(
+            f"only a Dataset or a DataArray can be written, not a {type(obj).__name__}"
+        )
     if session.read_only:
         raise ReadOnlyError("this session is read-only; open one with `writable_session`")
     options = dict(chunkmanager_store_kwargs or {})
@@ -216,7 +218,7 @@ def parse_region(region: object) -> Region:
         return "auto"
     if not isinstance(region, Mapping):
         raise InvalidInputError(
-            f"region must be 'auto' or a mapping of dimensions to places, not {region!r}"
+            f"region must be 'auto' or a mapping from dimensions to positions, not {region!r}"
         )
     return {str(name): _place(str(name), value) for name, value in region.items()}
 
@@ -242,8 +244,9 @@ def _place(name: str, value: object) -> slice | Literal["auto"]:
         if all(type(one) is int and one >= 0 for one in (start, stop)) and start <= stop:
             return slice(start, stop)
     raise InvalidInputError(
-        f"region[{name!r}] is {value!r}: give a slice, [start, stop], one place, a text such as "
-        "'3:5', or 'auto' to find the place by the coordinate"
+        f"region[{name!r}] is {value!r}: give a slice, [start, stop], one position, a string "
+        "such as "
+        "'3:5', or 'auto' to find the position by the coordinate"
     )
 
 
@@ -273,7 +276,7 @@ def write_dataset(
         unknown = sorted(map(str, names - set(dataset.dims)))
         if unknown:
             raise InvalidInputError(
-                f"region names {', '.join(unknown)}, and the dimensions are: "
+                f"region names {', '.join(unknown)}, but the dimensions are: "
                 f"{', '.join(map(str, dataset.dims))}"
             )
         dataset = dataset.drop_vars(
@@ -302,6 +305,6 @@ def as_dataset(obj: Any) -> Any:
         return obj
     if obj.name is None:
         raise InvalidInputError(
-            "the DataArray has no name, so there is no place for it: name it with `.rename('...')`"
+            "the DataArray has no name, so it has no path: name it with `.rename('...')`"
         )
     return obj.to_dataset()

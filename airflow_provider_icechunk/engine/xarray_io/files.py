@@ -44,13 +44,13 @@ def format_of(path: str, given: str | None) -> FileFormat:
     """The format of a file: what is given, or else by the ending of its name."""
     if given is not None:
         if given not in ("netcdf", "zarr", "grib"):
-            raise InvalidInputError(f"file_format is netcdf, zarr or grib, not {given!r}")
+            raise InvalidInputError(f"file_format must be netcdf, zarr or grib, not {given!r}")
         return given  # type: ignore[return-value]
     ending = Path(path.rstrip("/")).suffix.lower()
     if ending not in _ENDINGS:
         raise InvalidInputError(
-            f"the ending of {path!r} says nothing about its format: give file_format, which is "
-            "netcdf, zarr or grib"
+            f"the name of {path!r} does not show its format: set file_format to netcdf, zarr "
+            "or grib"
         )
     return _ENDINGS[ending]
 
@@ -113,9 +113,9 @@ def write_file(
     """Write a snapshot to a file; it is in its place when it is whole, and not before."""
     kind, place = format_of(target, file_format), Path(target)
     if kind == "grib":
-        raise UnsupportedError("GRIB can be read, not written: choose netcdf or zarr")
+        raise UnsupportedError("GRIB can only be read: choose netcdf or zarr")
     if if_exists not in ("error", "replace", "skip"):
-        raise InvalidInputError(f"if_exists is error, replace or skip, not {if_exists!r}")
+        raise InvalidInputError(f"if_exists must be error, replace or skip, not {if_exists!r}")
     if "://" in target or not place.is_absolute():
         raise InvalidInputError(
             f"the target must be an absolute path on the worker, not {target!r}"
@@ -124,12 +124,12 @@ def write_file(
     dataset = _chosen(open_dataset(session, group), variables, "the snapshot")
     where = parse_region(region)
     if where == "auto" or (where is not None and "auto" in where.values()):
-        raise InvalidInputError("region is given by positions here, not by 'auto'")
+        raise InvalidInputError("region must be given by positions here, not by 'auto'")
     if where:
         dataset = dataset.isel(dict(where))
     written = not place.exists()
     if place.exists() and if_exists == "error":
-        raise AlreadyExistsError(f"{target} is there already: give if_exists='replace' or 'skip'")
+        raise AlreadyExistsError(f"{target} already exists: pass if_exists='replace' or 'skip'")
     if written or if_exists == "replace":
         _replace(place, kind, dataset.drop_encoding(), encoding)
         written = True

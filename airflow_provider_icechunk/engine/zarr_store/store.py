@@ -414,7 +414,9 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
                 f"{key!r} is a document; only chunks can be virtual", kind=Kind.INVALID_KEY
             )
         if length <= 0 or offset < 0:
-            raise InvalidInputError(f"{length} bytes at {offset} of {location} are no chunk")
+            raise InvalidInputError(
+                f"{length} bytes at {offset} of {location} are not a valid chunk"
+            )
         parse_location(location)
         if validate_container:
             self._session.virtual.validate_location(location)

@@ -53,7 +53,7 @@ class Place:
 
     @classmethod
     def of(cls, core: Core) -> Place:
-        """Where a core works."""
+        """The place of a core."""
         return cls(core.storage, core.generation)
 
     def loader(self) -> Loader:
@@ -201,7 +201,7 @@ _LAST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """What the driver needs to know about an intact manifest."""
+    """The facts the driver needs about an intact manifest."""
 
     references: int
     boxes: dict[NodeId, tuple[Extents, ...]]
@@ -238,7 +238,7 @@ def unnamed(looked: DataFrame, stored: DataFrame) -> DataFrame:
 def sizes_of(
     spark: SparkSession, place: Place, manifests: Sequence[ManifestId]
 ) -> dict[ManifestId, dict[NodeId, Size]]:
-    """What each manifest holds of each array."""
+    """The references to each array in each manifest."""
     frame = over_manifests(spark, place, manifests, _measure, "manifest binary, sizes string")
     return {
         ManifestId(bytes(row["manifest"])): {
@@ -276,7 +276,7 @@ def _examine(place: Place, manifests: Sequence[bytes]) -> Iterator[pa.RecordBatc
 
 
 def _stops(manifest: Manifest) -> tuple[Ids, list[int]]:
-    """The chunk files of a manifest and how long each has to be."""
+    """The chunk files of a manifest and the minimum length of each."""
     parts = [refs.take(refs.kind == np.uint8(RefKind.NATIVE)) for refs in all_refs(manifest)]
     parts = [refs for refs in parts if len(refs)]
     if not parts:

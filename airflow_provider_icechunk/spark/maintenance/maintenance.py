@@ -68,7 +68,7 @@ from .frames import (
 )
 
 _SOUND = 1 << 62
-"""A size that is large enough for every reference."""
+"""A size large enough for every reference."""
 
 
 def collect(
@@ -111,9 +111,9 @@ def core_of(repository: RepositoryLike) -> Core:
 
 
 class LaterReachable(Reachable):
-    """What references reach, with manifests set aside for executors instead of being read.
+    """Everything refs reach, with manifests set aside for executors instead of being read.
 
-    What is reached after they were taken is little, and is read here.
+    The few manifests reached after that are read here.
     """
 
     def __init__(self, loader: Loader, limits: MemoryLimits | None = None) -> None:
@@ -283,7 +283,7 @@ class SparkMeasuring(Measuring):
         self._place = Place.of(core)
 
     def sizes(self, manifests: Sequence[ManifestId]) -> list[dict[NodeId, Size]]:
-        """What each manifest holds of each array."""
+        """The references to each array in each manifest."""
         found = sizes_of(self._spark, self._place, manifests)
         return [found.get(one, {}) for one in manifests]
 

@@ -1,6 +1,6 @@
 """Maintenance by name, with a frame as the answer: `call(spark, "collect", place, ...)`.
 
-Ages and times are written as on the command line, and what deletes has its minimum age.
+Ages and times are written as on the command line, and procedures that delete have a minimum age.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def call(
     everything else as JSON text.
 
     :param procedure: `expire`, `collect`, `compact`, `verify`, `measure`, `rechunk` or
-        `rewrite_manifests`; a prefix such as `system.` is passed over.
+        `rewrite_manifests`; a prefix such as `system.` is ignored.
     :param arguments: those of the procedure, by name.
     """
     name = procedure.rpartition(".")[2]
     chosen = _PROCEDURES.get(name)
     if chosen is None:
         raise InvalidInputError(
-            f"there is no procedure {procedure!r}: it is one of {', '.join(_PROCEDURES)}"
+            f"there is no procedure {procedure!r}: choose one of {', '.join(_PROCEDURES)}"
         )
     known = list(signature(chosen).parameters)[2:]
     unknown = sorted(set(arguments) - set(known))
@@ -165,7 +165,7 @@ _TYPES = {bool: "boolean", int: "long", float: "double", str: "string"}
 
 
 def _frame(spark: SparkSession, answer: Answer) -> DataFrame:
-    """One row; what is neither a number nor a text is JSON."""
+    """One row; values that are neither numbers nor text become JSON."""
     cells = [
         value if type(value) in _TYPES or value is None else json.dumps(value, default=str)
         for value in answer.values()

@@ -169,7 +169,7 @@ def _labels(reading: PlannedRead, axis: int, span: Span) -> pa.Array:
 
 
 def _cut(shape: Sequence[int]) -> int:
-    """The outermost dimension along which a batch has more than one place."""
+    """The outermost dimension along which a batch has more than one position."""
     inner = 1
     for axis in range(len(shape) - 1, -1, -1):
         inner *= shape[axis]

@@ -1,7 +1,7 @@
-"""What a repository knows about itself as frames: the values that the command line prints.
+"""Metadata of a repository as frames: the values that the command line prints.
 
-Small tables are one task. Chunks are read by a task for each array, files by one for each folder,
-and stay columns from the manifest to the frame.
+Small tables are one task. Chunks are read by one task per array, files by one per folder, and they
+stay columns from the manifest to the frame.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class MetadataRead:
         )
 
     def coverage(self, path: str) -> Iterator[tuple[Any, ...]]:
-        """Runs of labels that are there, and each label that is missing."""
+        """Ranges of present labels, and each missing label."""
         session = self.repository.readonly_session(snapshot_id=self.snapshot_id)
         found = coverage(session, path, self.dim)
         for first, last in found.present:
@@ -189,7 +189,7 @@ class MetadataRead:
             )
 
     def _places(self, refs: ChunkRefs) -> list[str | None]:
-        """The file that holds each chunk: the name of ours, the address of another's."""
+        """The file of each chunk: the name of a native one, the address of a foreign one."""
         layout = self.repository.core.refs.layout
         places = np.full(len(refs), None, object)
         native = refs.kind == np.uint8(RefKind.NATIVE)
@@ -240,7 +240,7 @@ def read_metadata(
     as_of: datetime | None = None,
     dim: str | None = None,
 ) -> DataFrame:
-    """A table of what the repository knows about itself, as a frame.
+    """A table of metadata of the repository, as a frame.
 
     `snapshots`, `refs` and `files` are about the repository, the others about one version of it.
 
@@ -262,11 +262,11 @@ def plan_metadata(
     """Plan to read a table of metadata."""
     if table not in METADATA_COLUMNS:
         raise InvalidInputError(
-            f"there is no table {table!r} of metadata: it is one of "
+            f"there is no table {table!r} of metadata: choose one of "
             f"{', '.join(get_args(MetadataTable))}"
         )
     if dim is not None and table != "coverage":
-        raise InvalidInputError(f"`dim` is for coverage, and says nothing about {table}")
+        raise InvalidInputError(f"`dim` applies to coverage, not to {table}")
     tasks: tuple[str, ...] = ("",)
     if table in ("arrays", "chunks", "coverage"):
         tree = repository.readonly_session(snapshot_id=snapshot_id).tree

@@ -66,16 +66,16 @@ class PlannedRead:
     session: Session
     layout: FrameLayout
     columns: tuple[Column, ...]
-    """Those that are shown: of dimensions, then of arrays."""
+    """The visible columns: of dimensions, then of arrays."""
     dimensions: tuple[ReadDimension, ...]
     """None in frames of chunks."""
     decodings: tuple[Decoding, ...]
-    """Of the arrays that are shown, in the order of their columns."""
+    """The visible arrays, in the order of their columns."""
     box: Region
     tasks: tuple[ReadTask, ...]
 
     def labels(self, axis: int, span: Span) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """The values of a dimension's column at some positions, and where there is none."""
+        """The values of a dimension's column at some positions, and where they are missing."""
         dimension = self.dimensions[axis]
         if dimension.coordinate is None:
             return np.arange(*span, dtype=np.int64), None
@@ -130,7 +130,9 @@ def plan_reading(
     box = _box(arrays[0], names, home, selection, decode)
     if layout == "chunks":
         if columns is not None:
-            raise InvalidInputError("`columns` are of long frames: a frame of chunks has its own")
+            raise InvalidInputError(
+                "`columns` applies to long frames: a frame of chunks has fixed columns"
+            )
         work = [task for array in arrays for task in _tasks([array], box, tasks, cores)]
         return PlannedRead(session, layout, CHUNK_COLUMNS, (), (), box, tuple(work))
     decodings = tuple(_decoding(array, decode) for array in arrays)
@@ -143,7 +145,7 @@ def plan_reading(
     dimensions = tuple(_dimension(name, group, taken, decode) for name in names)
     shown = _shown((*(dimension.column for dimension in dimensions), *values), columns)
     read = [number for number, column in enumerate(values) if column in shown]
-    # The chunks of an array say where tasks begin, also if its values are not shown.
+    # The chunks of an array determine where tasks begin, even if its values are not shown.
     read_arrays = [arrays[number] for number in read] or arrays[:1]
     return PlannedRead(
         session,

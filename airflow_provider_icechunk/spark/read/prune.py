@@ -1,8 +1,8 @@
 """Leave out what filters on dimensions exclude, before anything is read.
 
-A filter is evaluated on the values that the frame would show. Where those that pass are next to
-each other, the read is narrowed to them and nothing of the filter is left; otherwise it is narrowed
-to the part between the first and the last, and Spark filters the rest.
+A filter is evaluated on the values that the frame would show. If the passing ones are adjacent, the
+read is narrowed to them and the filter is done; otherwise it is narrowed to the range from the
+first to the last, and Spark filters the rest.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def prune(
 
 
 def _passing(values: pa.Array, column: Column, one: ColumnFilter) -> NDArray[np.bool_] | None:
-    """Which values pass; `None` if that cannot be told as Spark would."""
+    """Which values pass; `None` if Spark's result cannot be reproduced."""
     if one.operator == "is not null":
         return np.asarray(pc.is_valid(values))
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        return None  # Spark takes it for larger than every number, and equal to itself.
+        return None  # Spark treats it as larger than every number, and equal to itself.
     try:
         if one.operator == "in":
             wanted = pa.array([_plain(value, column) for value in one.value], values.type)

@@ -1,4 +1,4 @@
-"""The limits of a micro-batch, which sources have since Spark 4.2; stand-ins before."""
+"""The limits of a micro-batch, available since Spark 4.2; stand-ins for earlier releases."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ else:
     except ImportError:
 
         class ReadLimit:
-            """Spark before 4.2 asks for none."""
+            """Spark before 4.2 requests none."""
 
         class ReadAllAvailable(ReadLimit):
             """As Spark before 4.2 always reads."""
 
         class ReadMaxFiles(ReadLimit):
-            """Never made: a limit is refused before."""
+            """Never created: a limit is refused earlier."""
 
         class SupportsTriggerAvailableNow:
             """Spark before 4.2 runs such a trigger as one batch."""

@@ -55,7 +55,7 @@ class SourceOptions(ClosedModel):
     """For the coverage among them: the dimension."""
     variables: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
-    """Of a long frame, those to make."""
+    """The columns of a long frame to produce."""
     isel: dict[str, int | tuple[int, int]] = Field(default={})
     sel: dict[str, tuple[Any, Any]] = Field(default={})
     coordinates: bool = True
@@ -111,18 +111,18 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     given = {name.lower(): options[name] for name in options}
     if _OF_A_TABLE in given:
         raise InvalidInputError(
-            "Spark does not tell a source in Python the options of a table when it is read: "
+            "Spark does not pass the options of a table to a Python data source when it is read: "
             "use CREATE TEMPORARY VIEW ... USING icechunk OPTIONS (...)"
         )
     try:
         ours = {name: value for name, value in given.items() if name not in _OF_SPARK}
-        # An alias beside the name it stands for stays, and is refused as unknown.
+        # An alias given together with its name is kept, and refused as unknown.
         known = {
             _ALIASES[name] if _ALIASES.get(name, name) not in ours else name: value
             for name, value in ours.items()
         }
         where = {name: known.pop(name) for name in OPTIONS if name in known}
-        # Without an address, `path` is what is named as missing.
+        # Without an address, the error says that `path` is missing.
         place = {"url": known.get("path") or "memory://missing", **where}
         return SourceOptions.model_validate({**known, "location": place})
     except ValidationError as error:

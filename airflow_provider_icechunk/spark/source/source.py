@@ -171,7 +171,7 @@ class _Pushing:
 
 
 def comparison(one: Filter) -> ColumnFilter | None:
-    """A filter of Spark in terms that need no Spark; `None` if it is of another kind."""
+    """A Spark filter in terms that do not need Spark; `None` if it is of another kind."""
     from airflow_provider_icechunk.spark.read.prune import ColumnFilter
 
     name = type(one).__name__
@@ -310,7 +310,7 @@ def _chunk_columns(schema: StructType, overwrite: bool) -> tuple[int, int]:
     """The positions of the columns `chunk` and `data`; raises if the frame cannot be written."""
     if overwrite:
         raise InvalidInputError(
-            'arrays cannot be overwritten as a whole: use mode("append"), for a stream '
+            'an array cannot be overwritten as a whole: use mode("append"), for a stream '
             'outputMode("append"), which replaces the chunks that the frame contains'
         )
     names = schema.fieldNames()

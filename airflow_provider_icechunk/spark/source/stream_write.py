@@ -149,7 +149,8 @@ class IcechunkStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         batch, work, attempt = parts[0].batch, WorkUnit.from_json(parts[0].work), parts[0].attempt
         if batch.number != batchId or any(part.attempt != attempt for part in parts):
             raise FragmentError(
-                f"the end of batch {batchId} got what tasks wrote for {batch.job} and other work"
+                f"the end of batch {batchId} has the results of tasks for {batch.job} and "
+                "other work"
             )
         repository = self._options.repository()
         earlier = self._look_back(repository, work.branch, batch)
@@ -219,8 +220,8 @@ def _batch_of(context: TaskContext) -> MicroBatch:
     number = context.getLocalProperty("streaming.sql.batchId")
     if query is None or number is None:
         raise InvalidInputError(
-            "Spark does not say which query and batch this is, so a batch could not be told from "
-            "its repetition: write it with `foreachBatch` and `write_chunks`"
+            "Spark does not say which query and batch this is, so a repeated batch could not be "
+            "recognised: write it with `foreachBatch` and `write_chunks`"
         )
     return MicroBatch(query, int(number))
 

@@ -1,6 +1,6 @@
 """Many files into one array along a dimension: HDF5 and NetCDF4 files, or Zarr arrays.
 
-A first pass reads headers alone. Tasks are then planned by chunks of the target, not by files, so
+A first pass reads only headers. Tasks are then planned by chunks of the target, not by files, so
 that a chunk which two files share is written by one task that opens both.
 """
 
@@ -71,7 +71,7 @@ def ingest_files(
     """Copy one variable of many files into an array, one file after the other, and commit once.
 
     :param files: paths that driver and executors can open, in the order of the data.
-    :param variable: the path of the variable inside of each file.
+    :param variable: the path of the variable inside each file.
     :param axis: the dimension along which the files follow each other: its number, or its name in
         the array.
     :param start: where the first file begins in the array; by default at its end. The array grows
@@ -277,7 +277,7 @@ def _opened(file: str, variable: str) -> Iterator[Any]:
     try:
         opened = h5py.File(file, "r")
     except OSError as error:
-        raise InvalidInputError(f"{file}: this is no HDF5 or NetCDF4 file ({error})") from None
+        raise InvalidInputError(f"{file}: not an HDF5 or NetCDF4 file ({error})") from None
     with opened as source:
         if not isinstance(source.get(variable), h5py.Dataset):
             raise InvalidInputError(f"{file}: there is no variable {variable!r}")

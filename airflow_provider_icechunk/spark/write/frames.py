@@ -374,7 +374,7 @@ def _old(array: zarr.Array[Any], index: Index) -> NDArray[Any]:
 
 def _check_alike(arrays: Sequence[zarr.Array[Any]], dimensions: Sequence[str | Axis]) -> None:
     if not arrays:
-        raise InvalidInputError("no column of values was given")
+        raise InvalidInputError("no value column was given")
     first = arrays[0]
     for array in arrays:
         if (array.shape, chunk_grid(array)) != (first.shape, chunk_grid(first)):

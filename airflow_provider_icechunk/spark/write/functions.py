@@ -118,7 +118,7 @@ class FunctionWork:
             open_array(session, path)
         if not self.arrays or len(set(self.arrays)) != len(self.arrays):
             raise InvalidInputError(
-                f"{function_name(self.function)} needs arrays to fill, each of them once, not "
+                f"{function_name(self.function)} needs different arrays to fill, not "
                 f"{list(self.arrays)}"
             )
         function = find_function(self.function) if isinstance(self.function, str) else self.function
@@ -264,7 +264,7 @@ def _common_box(
     for array in arrays:
         names = dimension_names(array)
         if len(set(names)) != len(names):
-            raise InvalidInputError(f"{array.path!r} has two dimensions of one name: {names}")
+            raise InvalidInputError(f"{array.path!r} has two dimensions of the same name: {names}")
         for name, length, chunk in zip(names, array.shape, chunk_grid(array), strict=True):
             if lengths.setdefault(name, length) != length:
                 raise InvalidInputError(

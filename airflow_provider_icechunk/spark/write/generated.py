@@ -29,7 +29,7 @@ def generate(name: str, region: Region, shape: Sequence[int]) -> Values:
     generator = GENERATORS.get(name)
     if generator is None:
         raise InvalidInputError(
-            f"there is no generator {name!r}; there are: {', '.join(sorted(GENERATORS))}"
+            f"there is no generator {name!r}; choose one of: {', '.join(sorted(GENERATORS))}"
         )
     return generator(region, shape)
 

@@ -344,7 +344,7 @@ class SparkWriteJob:
         Refused if this is the driver of a `spark-submit` or an Airflow task that has ended.
         """
         if self.committed_as is not None:
-            log.warning("job %s is committed already as %s", self.work.job, self.committed_as)
+            log.warning("job %s is already committed as %s", self.work.job, self.committed_as)
             return self._result(self.committed_as, 0, replayed=True)
         refuse_orphan(self._parent)
         identity, chunks = commit_fragments(

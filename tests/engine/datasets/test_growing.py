@@ -210,5 +210,5 @@ def test_labels_of_another_type_are_refused(dtype: str, label: object) -> None:
 def test_steps_and_labels_are_not_mixed() -> None:
     with pytest.raises(InvalidInputError, match="needs start and every"):
         Growing(start="2026-01-01")
-    with pytest.raises(InvalidInputError, match="takes no start"):
+    with pytest.raises(InvalidInputError, match="takes neither start"):
         Growing(start="2026-01-01", every="1D", by="labels")

@@ -183,7 +183,7 @@ def test_a_file_that_changed_is_noticed_and_one_that_is_not_granted_is_refused(
         ({"temp/.zarray": {**described(TEMPERATURES, [2, 3]), "dtype": "|O"}}, "no counterpart"),
         ({"temp/0.0.0": ["file:///x", 0, 1]}, "3 numbers"),
         ({"temp/0.0": ["{{gone}}/x", 0, 1]}, "template 'gone'"),
-        ({"temp/0.0": ["{{f(a=1)}}", 0, 1]}, "more than a name"),
+        ({"temp/0.0": ["{{f(a=1)}}", 0, 1]}, "not a plain name"),
         ({"temp/x": ["file:///x", 0, 1]}, "neither a document nor a chunk"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_repository_that_lost_its_new_entry_point_is_migrated_once_more(genera
 
 
 def test_what_is_removed_cannot_be_left_open() -> None:
-    with pytest.raises(InvalidInputError, match="exclude each other"):
+    with pytest.raises(InvalidInputError, match="cannot be combined"):
         icechunk.migrate(small("1", Clock()), "2", remove_old=True, fence_old=False)
 
 

@@ -148,7 +148,7 @@ def test_damage_on_either_side_is_found(source: api.Repository, tmp_path: Path) 
     chunk.unlink()
     assert api.copy_repository(source, target).copied == 1
     (tmp_path / "source" / "chunks" / chunk.name).unlink()
-    with pytest.raises(MaintenanceError, match="is not whole"):
+    with pytest.raises(MaintenanceError, match="is incomplete"):
         api.copy_repository(source, place(tmp_path, "other"))
 
 

@@ -194,7 +194,7 @@ def fragment(repo: Repository, session: Session) -> Fragment:
 
 
 def test_a_fragment_of_another_base_is_refused(session: Session, fragment: Fragment) -> None:
-    with pytest.raises(FragmentError, match=r"worker 'w' was made on snapshot"):
+    with pytest.raises(FragmentError, match=r"worker 'w' is based on snapshot"):
         session.merge_fragments([replace(fragment, base=SnapshotId(bytes(12)))])
     assert not session.has_uncommitted_changes
 

@@ -15,7 +15,7 @@ from airflow_provider_icechunk.spark import call
 
 def test_unknown_names_and_arguments_are_refused(repository: Repository) -> None:
     nothing: Any = None
-    with pytest.raises(InvalidInputError, match="it is one of expire, collect, compact, verify"):
+    with pytest.raises(InvalidInputError, match="choose one of expire, collect, compact, verify"):
         call(nothing, "vacuum", repository)
     with pytest.raises(InvalidInputError, match="collect has no argument 'retain'"):
         call(nothing, "system.collect", repository, retain=3)

@@ -113,7 +113,7 @@ def test_other_tables_and_paths_are_refused(repository: Repository) -> None:
         rows(repository, "branches")
     with pytest.raises(InvalidInputError, match="no array and no group at 'z'"):
         rows(repository, "arrays", "z")
-    with pytest.raises(InvalidInputError, match="`dim` is for coverage"):
+    with pytest.raises(InvalidInputError, match="`dim` applies to coverage"):
         rows(repository, "arrays", dim="time")
 
 

@@ -78,7 +78,7 @@ def test_positions_stand_where_coordinates_are_not_wanted(session: Session) -> N
     [
         ({"path": "missing"}, "no array and no group"),
         ({"isel": {"depth": 1}}, "no dimension 'depth'"),
-        ({"isel": {"time": (2, 9)}}, "do not lie"),
+        ({"isel": {"time": (2, 9)}}, "are outside"),
         ({"isel": {"lat": 1}, "sel": {"lat": (0, 1)}}, "two ways"),
         ({"sel": {"time": (0, 1)}}, "no coordinate"),
         ({"variables": ["t", "lat"]}, "different dimensions"),

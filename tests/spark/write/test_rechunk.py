@@ -82,7 +82,7 @@ def test_what_was_never_written_stays_so_and_a_writer_meanwhile_is_a_conflict(
     [
         ({"chunks": (4, 4)}, InvalidInputError, r"chunks \(4, 4\) do not fit /t2m"),
         ({"chunks": (4, 0, 4)}, InvalidInputError, "at least 1"),
-        ({"chunks": (4, 4, 4), "shards": (6, 4, 4)}, InvalidInputError, "not whole numbers"),
+        ({"chunks": (4, 4, 4), "shards": (6, 4, 4)}, InvalidInputError, "not multiples"),
         ({"chunks": (4, 4, 4), "array": "rain"}, NotFoundError, "/rain"),
     ],
 )

@@ -85,7 +85,7 @@ def test_only_what_was_staged_on_our_own_is_taken_over(shared: Repository) -> No
     stranger = session.work_unit("job")
     _, fragment = create(shared, stranger, "new")
     coordinator = shared.resume(work)
-    with pytest.raises(FragmentError, match="was made on snapshot"):
+    with pytest.raises(FragmentError, match="is based on snapshot"):
         coordinator.merge_fragments([fragment])
     assert not coordinator.has_uncommitted_changes
 

@@ -142,8 +142,8 @@ class AttributeFiles:
             data = self._fetch(identity)
             if data is None:
                 raise FormatError(
-                    f"{where}: refers to attributes file {encode_base32(identity)}, which is not "
-                    "there"
+                    f"{where}: refers to attributes file {encode_base32(identity)}, which "
+                    "does not exist"
                 )
             rows = decode(data, identity, f"attributes file {encode_base32(identity)}")
             _remember(self._rows, identity, rows, _REMEMBERED_FILES)
