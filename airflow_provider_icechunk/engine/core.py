@@ -405,8 +405,9 @@ def build_core(
 ) -> Core:
     """Assemble the parts of an open repository.
 
-    Its configuration is the stored one, overridden by `given`. :param found: what was read to
-    detect it; not read again.
+    Its configuration is the stored one, overridden by `given`.
+
+    :param found: what was read to detect it; not read again.
     """
     refs = refs.after(found)
     stored = refs.config()
