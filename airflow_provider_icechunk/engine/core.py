@@ -409,6 +409,8 @@ def build_core(
 ) -> Core:
     """Assemble the parts of an open repository.
 
+    Its configuration is the stored one, overridden by the given one.
+
     :param found: what was read to detect it; not read again.
     """
     given, world = choices.config, choices.world

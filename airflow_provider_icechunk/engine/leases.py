@@ -299,11 +299,11 @@ class Leasehold:
             self._borrowed.add(key)
 
     def stages(self, key: str) -> None:
-        """Note that all changes so far are in the snapshot file at `key`, which others may build
-        on.
+        """Record that all changes so far are in the snapshot file at `key`, on which others may
+        build.
 
         From now on that file keeps borrowed objects alive, because a collection lists young
-        snapshots after it deleted others. Raises `SessionError` if the lender is already deleted.
+        snapshots after deleting others. Raises `SessionError` if the lender is already deleted.
         """
         self._check_borrowed(lambda: _REFUSED)
         with self._lock:
@@ -335,7 +335,7 @@ class Leasehold:
             self._tenancy = tenancy
 
     def serves(self, tenancy: Tenancy) -> None:
-        """Note that others write a lease for work that this session will commit."""
+        """Record that others write a lease for work that this session will commit."""
         with self._lock:
             self._handed.add(tenancy)
 
@@ -344,8 +344,8 @@ class Leasehold:
 
         Raises `SessionError` with kind `chunks_collected` otherwise.
 
-        :param take_back: moves the branch back, if it can, after a process that stalled finds out
-            too late; whether it did.
+        :param take_back: moves the branch back, if possible, when a stalled process notices too
+            late; returns whether it did.
         """
         self._confirm()
         self._check_borrowed(lambda: _REFUSED)

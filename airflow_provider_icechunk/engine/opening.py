@@ -57,8 +57,8 @@ from .world import World, to_micros
 def detect_generation(storage: Storage) -> Generation | None:
     """The generation of the repository in `storage`; `None` if there is none.
 
-    All entry points of generations `2` and `1` are asked for together, and those of the earlier
-    ones after that. No right to list is needed where there is none of the latter.
+    All entry points of generations `2` and `1` are requested together, and those of earlier ones
+    after that. List permission is needed only for the latter.
 
     Raises `FormatError` for an entry point that is damaged, or fenced although the newer
     generation does not exist.
@@ -113,7 +113,7 @@ def _early_places(storage: Storage) -> tuple[dict[str, list[str]], Fetched | Non
         try:
             listed = list(islice(storage.scan(folder), FILES_TO_LOOK_AT + 1))
         except AccessDeniedError:
-            # The first file of a branch is never replaced; only what is damaged looks different.
+            # The first file of a branch is never replaced; it differs only if it is damaged.
             return [_FIRST_FILE] if storage.head(folder + _FIRST_FILE) is not None else []
         return [item.key.removeprefix(folder) for item in listed]
 
@@ -145,7 +145,7 @@ def create(
         creates=settings.use_conditional_create, updates=settings.use_conditional_update
     )
     refs = open_refs(generation, storage, world)
-    # Where only leftovers are listed, there is no entry point of any generation.
+    # If only leftovers are listed, there is no entry point of any generation.
     unread = True
     if check_clean_root:
         unread = _check_clean(storage, refs)

@@ -83,13 +83,13 @@ class Repository(Shown, RepositoryTwins):
         return {"storage": shown, "config": "<RepositoryConfig ...>"}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Opened again on the other side, which finds its own credentials."""
+        """Reopened by the receiving process, which uses its own credentials."""
         facts = (self._default_commit_metadata, self._attribution)
         return (_reopened, (type(self), Origin.of(self._core), *facts))
 
     @property
     def core(self) -> Core:
-        """What the sessions of the repository share; for maintenance that runs elsewhere."""
+        """The shared parts of the repository's sessions, for maintenance that runs elsewhere."""
         return self._core
 
     @classmethod
@@ -105,10 +105,11 @@ class Repository(Shown, RepositoryTwins):
         packing: Packing | None = None,
         world: World = REAL_WORLD,
     ) -> Self:
-        """Create a repository in an empty place and open it.
+        """Create a repository in an empty location and open it.
 
-        Of many that try at once exactly one succeeds; the others get `AlreadyExistsError`. With
-        `check_clean_root=False` other files may be there, as long as they are no repository.
+        If many try at once, exactly one succeeds; the others get `AlreadyExistsError`. With
+        `check_clean_root=False` the location may contain other files, as long as they are not a
+        repository.
 
         :param attribution: labels that requests to an object store carry in their user agent.
         """
@@ -176,8 +177,8 @@ class Repository(Shown, RepositoryTwins):
     ) -> Self:
         """Open the repository, or create it if there is none.
 
-        Its generation then is `create_version`, as it is called officially here; `spec_version`
-        says the same.
+        A new one gets the generation `create_version`, which is the official name; `spec_version`
+        is the same.
         """
         if None not in (create_version, spec_version):
             raise InvalidInputError("give create_version or spec_version, not both")
@@ -224,7 +225,9 @@ class Repository(Shown, RepositoryTwins):
 
     @property
     def config(self) -> RepositoryConfig:
-        """The configuration in force: defaults, then what is stored, then what the caller gave."""
+        """The effective configuration: defaults, overridden by the stored one, then by the
+        caller's.
+        """
         return self._core.config
 
     @property
@@ -248,7 +251,7 @@ class Repository(Shown, RepositoryTwins):
         return set(self._core.authorize)
 
     def save_config(self) -> None:
-        """Store the configuration in force, unless somebody stored another one meanwhile."""
+        """Store the effective configuration, unless somebody else has changed the stored one."""
         self._config_version = opening.save_config(self._core, self._config_version)
 
     def set_default_commit_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -268,9 +271,9 @@ class Repository(Shown, RepositoryTwins):
     def session_with_changes(
         self, branch: str, *, from_snapshot_id: str, to_snapshot_id: str
     ) -> Session:
-        """A session for `branch` that holds what the commits after one snapshot up to another did.
+        """A session for `branch` with the changes of the commits after one snapshot up to another.
 
-        It stands on the older snapshot: on a branch that went on from there it has to rebase.
+        It is based on the older snapshot: if the branch has moved on, the session must be rebased.
         """
         core = self._core
         versions.head_to_change(core, branch)
@@ -296,7 +299,7 @@ class Repository(Shown, RepositoryTwins):
         return Session(self._core, preloaded(self._core, self._core.objects.snapshot(start)))
 
     def rearrange_session(self, branch: str) -> RearrangeSession:
-        """A session that gives nodes at the head of `branch` other paths, and does nothing else."""
+        """A session that renames nodes at the head of `branch`, and does nothing else."""
         base = self._core.objects.snapshot(versions.head_to_change(self._core, branch))
         return RearrangeSession(
             self._core, base, branch=branch, metadata=self._default_commit_metadata
@@ -370,10 +373,10 @@ class Repository(Shown, RepositoryTwins):
         versions.delete_tag(self._core, tag)
 
     def read_snapshot_id(self, text: str) -> str:
-        """The id that somebody typed, as this repository writes it; refuses what cannot be one.
+        """A typed id in this repository's spelling; refuses anything that cannot be one.
 
-        Two ids are the same if their texts are equal in this spelling. Whether there is such a
-        snapshot is not asked.
+        Two ids are the same if they are equal in this spelling. Does not check that the snapshot
+        exists.
         """
         return self._core.format_id(versions.parse_snapshot_id(self._core, text))
 
@@ -443,7 +446,7 @@ class Repository(Shown, RepositoryTwins):
     def inspect_transaction_log(self, snapshot_id: str) -> inspect.Facts:
         """What one commit changed, by ids of nodes.
 
-        Where expiration took snapshots out from below it, their logs are included.
+        If expiration removed snapshots before it, their logs are included.
         """
         return inspect.inspect_transaction_log(self._core, snapshot_id)
 
@@ -475,7 +478,7 @@ class Repository(Shown, RepositoryTwins):
         operations.set_metadata(self._core, metadata)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Set some names of the metadata and leave the others; returns all of it."""
+        """Set some entries of the metadata and leave the others; returns all of it."""
         return operations.update_metadata(self._core, metadata)
 
     @property
@@ -488,7 +491,7 @@ class Repository(Shown, RepositoryTwins):
         return operations.get_status(self._core)
 
     def set_status(self, status: RepoStatus) -> None:
-        """Say whether the repository may be changed; also works while it may not."""
+        """Set whether the repository may be changed; works even while it may not."""
         operations.set_status(self._core, status)
 
     def feature_flags(self) -> list[FeatureFlag]:
@@ -516,12 +519,12 @@ class Repository(Shown, RepositoryTwins):
         dry_run: bool = False,
         keep_last: int | None = None,
     ) -> set[str]:
-        """Take snapshots written before `older_than` out of the history; returns their ids.
+        """Remove snapshots written before `older_than` from the history; returns their ids.
 
-        Nothing is deleted but, if asked for, branches and tags whose newest snapshot is that old;
-        `main` never. With `keep_last` every branch keeps at least so many snapshots, however old.
-        The result holds every expired snapshot, also a head that a branch or tag keeps alive; a dry
-        run returns the same and changes nothing.
+        Nothing is deleted except, if requested, branches and tags whose newest snapshot is that
+        old; never `main`. With `keep_last` every branch keeps at least that many snapshots, however
+        old. The result contains every expired snapshot, even a head that a branch or tag keeps
+        alive; a dry run returns the same and changes nothing.
         """
         from airflow_provider_icechunk.engine.maintenance.retention import RetentionPolicy
 
@@ -532,16 +535,16 @@ class Repository(Shown, RepositoryTwins):
         return {plan.format_id(identity) for identity in plan.released}
 
     def expire(self, policy: RetentionPolicy, *, dry_run: bool = False) -> ExpirationPlan:
-        """Take out of the history what `policy` lets go; returns what was done, or would be.
+        """Remove from the history what `policy` does not keep; returns what was done, or would be.
 
-        `plan_expiration` and `carry_out_expiration` are its halves, for whoever asks in between.
+        `plan_expiration` and `carry_out_expiration` are its two steps, for asking in between.
         """
         from airflow_provider_icechunk.engine.maintenance.expire import expire
 
         return expire(self._core, policy, dry_run=dry_run)
 
     def plan_expiration(self, policy: RetentionPolicy) -> ExpirationPlan:
-        """What expiring by `policy` would do, reference by reference. Changes nothing."""
+        """What expiring by `policy` would do, ref by ref. Changes nothing."""
         from airflow_provider_icechunk.engine.maintenance.expire import make_expiration_plan
 
         return make_expiration_plan(self._core, policy)
@@ -556,7 +559,7 @@ class Repository(Shown, RepositoryTwins):
         return carry_out_expiration(self._core, plan)
 
     def collection(self) -> Collection:
-        """One run of the garbage collector whose plan can be looked at before it is carried out."""
+        """One run of the garbage collector whose plan can be inspected before it is carried out."""
         from airflow_provider_icechunk.engine.maintenance.collect import Collection
 
         return Collection(self._core)
@@ -572,8 +575,8 @@ class Repository(Shown, RepositoryTwins):
         """Delete what nothing reaches and was stored before a time, as `garbage_collect` does.
 
         :param released: what an expiration did, or ids of snapshots that left the history. Only
-            they and what they refer to are considered, with the same care, and none of the
-            large folders is listed. Leftovers of failed writers stay for a whole collection.
+            they and what they refer to are considered, with the same care, and no large folder is
+            listed. Leftovers of failed writers remain for a complete collection.
         """
         from airflow_provider_icechunk.engine.maintenance.collect import collect
         from airflow_provider_icechunk.engine.maintenance.retention import ExpirationPlan
@@ -640,7 +643,7 @@ class Repository(Shown, RepositoryTwins):
         )
 
     def verify(self) -> VerifyReport:
-        """Check that everything that branches and tags need is there and fits together."""
+        """Check that everything that branches and tags need exists and is consistent."""
         from airflow_provider_icechunk.engine.maintenance.verify import verify
 
         return verify(self._core)
@@ -710,8 +713,8 @@ class Repository(Shown, RepositoryTwins):
         A repository without rules for splitting gets the standard ones.
 
         Returns the id of the new snapshot. Its metadata says, under `splitting_config`, by which
-        rules it was made. With `commit_method="amend"`, in generation `2`, it takes the place of
-        the newest commit.
+        rules it was made. With `commit_method="amend"`, in generation `2`, it replaces the newest
+        commit.
         """
         from airflow_provider_icechunk.engine.maintenance.rewrite import rewrite_manifests
 
@@ -730,11 +733,11 @@ class Repository(Shown, RepositoryTwins):
         metadata: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> CompactionResult:
-        """Put neighbouring small chunks of the head of a branch into packed files, as one commit.
+        """Pack neighbouring small chunks of the head of a branch into larger files, as one commit.
 
-        Values do not change, and neither side waits for the other: a chunk that is written
-        meanwhile keeps what was written. The old files stay until snapshots that need them have
-        expired and garbage was collected.
+        Values do not change, and neither side waits for the other: a chunk written in the meantime
+        keeps its new value. The old files stay until snapshots that need them have expired and
+        garbage was collected.
         """
         from airflow_provider_icechunk.engine.maintenance.compact import compact
 

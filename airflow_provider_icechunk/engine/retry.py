@@ -14,7 +14,7 @@ from .world import REAL_WORLD, World
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How many tries to make, and how long to wait between them.
+    """How many attempts to make, and how long to wait between them.
 
     Pauses have full jitter (anything from 0 to the current limit), so that clients that failed
     together do not retry together.

@@ -158,8 +158,9 @@ def by_axis(chosen: Mapping[Any, Chosen], names: Sequence[str], where: str) -> d
 def by_name(
     chosen: Mapping[Any, Chosen], arrays: Sequence[tuple[str, Sequence[str]]]
 ) -> dict[str, Chosen]:
-    """The selection of several arrays together, by name of dimension. A number is refused if it
-    means different dimensions in them.
+    """The selection of several arrays together, by name of dimension.
+
+    A number is refused if it means different dimensions in them.
 
     :param arrays: their paths and the names of their dimensions.
     """

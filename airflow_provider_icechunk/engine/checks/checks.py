@@ -1,6 +1,6 @@
 """Quality checks: closed, frozen values, and pure verdicts over statistics of arrays.
 
-What reads arrays and makes the statistics, chunk by chunk, is `run`.
+`run` reads the arrays and computes the statistics, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.exceptions import CheckFailedError, InvalidInputError
 
 CHECKS_KEY = "airflow_provider_icechunk.checks"
-"""Snapshot metadata of a commit that published what was checked: the report."""
+"""Snapshot metadata of a commit that published a checked version: the report."""
 
 _SHOWN = 20
 
@@ -34,7 +34,7 @@ class _OfArray(ClosedModel):
 
 
 class RangeCheck(_OfArray):
-    """No value lies outside of the limits; missing ones are not looked at."""
+    """No value is outside the limits; missing ones are ignored."""
 
     check: Literal["range"]
     minimum: float | None = None
@@ -60,18 +60,18 @@ class CompleteCheck(_OfArray):
     check: Literal["complete"]
     dim: str
     least: int | None = Field(default=None, ge=0)
-    """How long the dimension is at least."""
+    """The minimum length of the dimension."""
 
 
 class MonotoneCheck(_OfArray):
-    """A coordinate goes up (or down, or one of the two) all the way, without repeating a value."""
+    """A coordinate increases (or decreases, or either) throughout, without repeating a value."""
 
     check: Literal["monotone"]
     direction: Literal["increasing", "decreasing", "any"] = "any"
 
 
 class DriftCheck(_OfArray):
-    """The mean moved by at most so many standard deviations of what a tag or snapshot has."""
+    """The mean differs from that of a tag or snapshot by at most this many standard deviations."""
 
     check: Literal["drift"]
     tag: str | None = None
@@ -100,10 +100,11 @@ class FunctionCheck(ClosedModel):
 
 
 class BlocksCheck(_OfArray):
-    """An own function of each block of an array, `module:name`, called with values and place.
+    """A user's function for each block of an array, `module:name`, called with values and
+    position.
 
-    A block is a chunk (with shards, a shard), cut to the region. The function gets its values as
-    they are stored, and first and end position by dimension. It answers as in `FunctionCheck`.
+    A block is a chunk (with shards, a shard), cut to the region. The function receives the stored
+    values, and the first and end position by dimension. It returns the same as in `FunctionCheck`.
     """
 
     check: Literal["blocks"]
@@ -125,7 +126,7 @@ _CHECKS: TypeAdapter[list[Check]] = TypeAdapter(list[Check])
 
 
 def parse_checks(value: Sequence[Mapping[str, Any]] | str) -> list[Check]:
-    """The checks in a list or JSON text; says what is wrong with anything else."""
+    """The checks from a list or JSON text; raises an error that explains what is wrong."""
     try:
         found = (
             _CHECKS.validate_json(value)
@@ -141,7 +142,7 @@ def parse_checks(value: Sequence[Mapping[str, Any]] | str) -> list[Check]:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is known of the values of a part of an array."""
+    """Statistics of the values of a part of an array."""
 
     cells: int = 0
     valid: int = 0
@@ -184,7 +185,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check found."""
+    """The result of one check."""
 
     check: str
     subject: str
@@ -211,7 +212,7 @@ class Verdict:
 
 
 def judge_range(check: RangeCheck, found: Statistics) -> Verdict:
-    """Whether all values lie inside of the limits; without a single value none lies outside."""
+    """Whether all values are within the limits; true if there are no values."""
     low = check.minimum if check.minimum is not None else -math.inf
     high = check.maximum if check.maximum is not None else math.inf
     inside = (found.minimum is None or found.minimum >= low) and (
@@ -272,15 +273,15 @@ def judge_drift(check: DriftCheck, found: Statistics, reference: Statistics) -> 
 
 
 def judge_function(check: FunctionCheck, answer: object) -> Verdict:
-    """What an own function said."""
+    """The result of a user's function."""
     passed, text = understood(check.function, answer)
     return Verdict("function", check.function, passed, passed, True, text)
 
 
 def judge_blocks(check: BlocksCheck, blocks: int, failed: Sequence[tuple[str, str]]) -> Verdict:
-    """Whether an own function accepted every block.
+    """Whether a user's function accepted every block.
 
-    :param failed: place and text of those that it did not.
+    :param failed: position and text of those it rejected.
     """
     shown = "; ".join(f"{place}: {text}" if text else place for place, text in failed[:_SHOWN])
     more = f"; {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""

@@ -58,8 +58,8 @@ def run_checks(
 ) -> tuple[list[Verdict], dict[str, Any]]:
     """All verdicts about the snapshot of a session, and the report of them.
 
-    :param spread: who looks at the blocks of arrays; by default this process. The values are the
-        same: what was found in blocks is put together here, in their order.
+    :param spread: what examines the blocks of arrays; by default this process. The values are the
+        same: the results of blocks are combined here, in their order.
     """
     seen: dict[tuple[str, str, Box], Statistics] = {}
 
@@ -141,7 +141,7 @@ class ArrayPart:
         region: Mapping[str, Any],
         spread: Spread | None = None,
     ) -> ArrayPart:
-        """The part that a check names; refuses what the array has not."""
+        """The part that a check names; refuses one outside the array."""
         session.tree.array(path)
         array = zarr.open_array(session.store, path=path.strip("/"), mode="r")
         names = dimension_names(array)
@@ -153,7 +153,7 @@ class ArrayPart:
         return cls(session, array, path, box, spread)
 
     def statistics(self) -> Statistics:
-        """Of all values of the part, scaled as the attributes say."""
+        """Statistics of all values of the part, scaled by the attributes."""
         if self.array.dtype.kind not in _NUMBERS:
             raise InvalidInputError(
                 f"{self.path} has the type {self.array.dtype}, but this check needs numbers"
@@ -172,18 +172,18 @@ class ArrayPart:
         return (np.flatnonzero(~filled) + start).tolist(), int(self.array.shape[axis])
 
     def refused(self, function: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Places of blocks that an own function does not accept, and what it says of them."""
+        """Positions of blocks that a user's function rejects, and its reasons."""
         return [
             (place, text) for place, text in filter(None, self._each("own", function, arguments))
         ]
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self._blocks())
 
     def run(self, name: str, arguments: Sequence[Any], first: int, stop: int) -> str:
-        """What the work of a name finds in some blocks, as JSON, which has every bit of floats."""
+        """The result of the named work on some blocks, as JSON that keeps every bit of floats."""
         work = partial(_WORK[name], self, *arguments)
         return json.dumps(run_all(work, self._blocks()[first:stop], at_once=_AT_ONCE))
 
@@ -198,7 +198,7 @@ class ArrayPart:
         last: Any = None
         for ((start, stop),) in self._blocks():
             block = np.asarray(self.array[start:stop])
-            # With the value before, so that a break between two chunks is seen as well.
+            # With the value before, so that a break between two chunks is detected as well.
             line = block if last is None else np.concatenate([last, block])
             first = start - (0 if last is None else 1)
             for number, good in enumerate((line[1:] > line[:-1], line[1:] < line[:-1])):
@@ -219,7 +219,7 @@ class ArrayPart:
         return self._planned
 
     def _each(self, name: str, *arguments: Any) -> Iterator[Any]:
-        """What the work of a name finds in each block, in order, never all at once."""
+        """The result of the named work on each block, in order, never all at once."""
         count = len(self._blocks())
         if self._spread is not None and count:
             for answer in self._spread(self, name, arguments, count):
@@ -235,7 +235,7 @@ class ArrayPart:
         return self.session.tree.chunk(self.path, index) is not None
 
     def _values(self, block: Box) -> tuple[Any, Any]:
-        """The values of a chunk, and which of them are there."""
+        """The values of a chunk, and which of them are present."""
         found = np.asarray(self.array[slices(block)])
         there = np.ones(found.shape, dtype=bool)
         if found.dtype.kind in "fc":

@@ -190,7 +190,7 @@ class Committer:
         return self._find_token(outcome.actual, request.token) or outcome
 
     def _line(self) -> list[SnapshotId]:
-        """Ids of commits below the base, as far as they are in memory: others race us."""
+        """Ids of commits below the base, as far as they are in memory: others race with us."""
         objects, commit = self._core.objects, self.draft.tree.base
         line: list[SnapshotId] = []
         while len(line) < LONGEST_LINE:
@@ -206,8 +206,7 @@ class Committer:
     def _follow(
         self, branch: str, request: CommitRequest, head: SnapshotId, *, racing: bool
     ) -> Behind | Snapshot:
-        """Reach the head of the branch, with nothing left to merge; or return the commit that has
-        our token.
+        """Reach the head, with nothing left to merge; or return the commit that has our token.
 
         While others commit, the branch is read again before chunks are merged and anything is
         stored, and followed a few times: rebasing over one more commit is cheap, losing is not. If

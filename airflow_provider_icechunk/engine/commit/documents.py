@@ -38,8 +38,9 @@ class Difference:
 def merge_documents(
     base: Document | None, ours: Document, theirs: Document
 ) -> dict[str, Any] | list[Difference]:
-    """The merged document, or where the two contradict each other. :param base: their common base;
-    `None` if both created the node.
+    """The merged document, or where the two contradict each other.
+
+    :param base: their common base; `None` if both created the node.
     """
     differences: list[Difference] = []
     merged = dict(theirs)

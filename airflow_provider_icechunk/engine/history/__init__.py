@@ -1,1 +1,1 @@
-"""What happened: ancestry, differences, the operations log, stored files as facts. Only reads."""
+"""The history: ancestry, diffs, the operations log, the contents of stored files. Only reads."""

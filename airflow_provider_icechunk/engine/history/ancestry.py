@@ -79,10 +79,12 @@ def describe(
 
 
 def ancestors(objects: Objects, start: SnapshotId, *, ahead: bool = False) -> Iterator[Snapshot]:
-    """A snapshot and its ancestors, newest first. A cycle in stored parents is damage.
+    """A snapshot and its ancestors, newest first.
 
-    :param ahead: whether all of them will probably be wanted. Each names the next one, so a long
-        history is as many round trips deep, unless a listing says what to ask for together.
+    A cycle in stored parents is damage.
+
+    :param ahead: whether all of them will probably be needed. Each names the next one, so a history
+        takes one round trip per snapshot, unless a listing shows what to request together.
     """
     coming = SnapshotsAhead(objects) if ahead else None
     seen: set[SnapshotId] = set()
@@ -106,9 +108,9 @@ _BEFORE_LISTING = 3
 
 
 class SnapshotsAhead:
-    """Reads the snapshots of a history many at once, the newest first, as a listing dates them.
+    """Reads the snapshots of a history many at once, newest first by the times in a listing.
 
-    Only where there are few enough to be listed in one page; whoever may not list does without.
+    Only if one page lists them all; without list permission this is skipped.
     """
 
     most = 1000
@@ -119,7 +121,7 @@ class SnapshotsAhead:
         self._left: list[SnapshotId] | None = None
 
     def bring(self, wanted: SnapshotId) -> None:
-        """Read a snapshot along with others, unless it is here already."""
+        """Read a snapshot along with others, unless it has been read."""
         if self._left is None:
             self._left = self._list()
         if wanted not in self._left or self._objects.has_snapshot(wanted):
@@ -152,7 +154,7 @@ class SnapshotsAhead:
         try:
             self._objects.snapshot_header(identity)
         except IcechunkError:
-            # Perhaps nobody wants it; whoever does is told.
+            # It may not be needed; whoever reads it gets the error.
             return
 
 
@@ -174,10 +176,10 @@ def find_token(commits: Iterable[Commit], token: str) -> Commit | None:
 
 
 def logs_since_parent(objects: Objects, snapshot: Snapshot) -> list[TransactionLog]:
-    """What happened since the parent of a snapshot, oldest first.
+    """The logs since the parent of a snapshot, oldest first: its own log, preceded by those of
+    snapshots that expired in between.
 
-    That is its own log, and before it those of snapshots that expired in between. Where nobody
-    noted which those were, one log of all that the two trees differ in stands for them.
+    If these are not recorded, one log of all differences between the two trees replaces them.
     """
     pruned = objects.refs.pruned_logs(snapshot.id)
     logs = [_existing_log(objects, identity) for identity in (*pruned, snapshot.id)]
@@ -190,9 +192,9 @@ def logs_since_parent(objects: Objects, snapshot: Snapshot) -> list[TransactionL
 def _what_its_log_omits(
     objects: Objects, snapshot: Snapshot, log: TransactionLog
 ) -> TransactionLog | None:
-    """All that lies between a snapshot and its parent if that is more than its own log records.
+    """All changes between a snapshot and its parent, if they are more than its own log records.
 
-    Only an expiry makes it more, and that leaves the first snapshot of the line as the parent.
+    Only an expiry causes that, and it makes the first snapshot of the line the parent.
     """
     parent = objects.refs.parent(snapshot)
     if parent is None:
@@ -210,7 +212,7 @@ def _what_its_log_omits(
 
 
 def _tells_of(log: TransactionLog, whole: TransactionLog) -> bool:
-    """Whether everything in a log of two trees that were compared is in another log, too."""
+    """Whether another log contains everything in the log of two compared trees."""
     logged = log.updated_groups | log.updated_arrays
     made, gone = log.new_groups | log.new_arrays, log.deleted_groups | log.deleted_arrays
     return (
@@ -226,7 +228,7 @@ def _tells_of(log: TransactionLog, whole: TransactionLog) -> bool:
 
 
 def is_first_since_parent(objects: Objects, snapshot: Snapshot) -> bool:
-    """Whether nothing that others did lies between a snapshot and its parent, if recorded."""
+    """Whether there are no changes by others between a snapshot and its parent, if recorded."""
     if objects.refs.generation.keeps_logs:
         return len(logs_since_parent(objects, snapshot)) == 1
     recorded, parent = snapshot.metadata.get(PARENT_KEY), objects.refs.parent(snapshot)

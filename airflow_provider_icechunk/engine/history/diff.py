@@ -57,7 +57,7 @@ class Diff(Shown):
         return not (sets or self.chunk_columns or self.moved_nodes)
 
     def shown_facts(self) -> Mapping[str, object]:
-        """As a tree: each path with what happened to it, and how many of its chunks changed."""
+        """As a tree: each path with its change and the number of its changed chunks."""
         happened: dict[str, list[str]] = {}
         for name, title in _TITLES:
             kind, what = title.split(" ", 1)
@@ -134,7 +134,7 @@ def combine(logs: Iterable[TransactionLog], before: Snapshot, after: Snapshot) -
 def _without(
     log: TransactionLog, renamed: Set[NodeId], old: Set[NodeId], new: Set[NodeId]
 ) -> TransactionLog:
-    """The log without what it says of where renamed nodes are."""
+    """The log without the paths of renamed nodes."""
     made, gone = renamed & old, renamed & new
     return replace(
         log,
@@ -183,10 +183,10 @@ def _union(parts: list[Coordinates]) -> Coordinates:
 def merge_logs(
     older: TransactionLog, newer: TransactionLog, moves: tuple[Move, ...] = ()
 ) -> TransactionLog:
-    """The log of one commit that does what two did.
+    """The log of one commit equivalent to two.
 
-    What the first created and the second deleted is nowhere; chunks of deleted arrays are not
-    listed.
+    Nodes that the first created and the second deleted are omitted, as are chunks of deleted
+    arrays.
     """
     created = older.new_groups | older.new_arrays
     gone = newer.deleted_groups | newer.deleted_arrays

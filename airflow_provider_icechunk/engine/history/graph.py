@@ -39,7 +39,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of text: lanes, and the snapshot that stands at the star."""
+    """One line of text: lanes, and the snapshot at the star."""
 
     lanes: str
     commit: Commit | None = None
@@ -48,7 +48,7 @@ class Row:
 def arrange(commits: Sequence[Commit]) -> list[Commit]:
     """Newest first, but children always before their parent, whatever the clocks said.
 
-    Members of a circle, which only damage can make, come last.
+    Members of a cycle, which only damage can cause, come last.
     """
     known = {commit.id: commit for commit in commits}
     waiting = Counter(one.parent_id for one in known.values() if one.parent_id in known)
@@ -127,7 +127,7 @@ def _join(lanes: Sequence[str | None], target: int, source: int) -> Iterator[Row
 
 @dataclass(frozen=True, slots=True)
 class AncestryGraph:
-    """A history to be looked at: printed, or shown by a notebook."""
+    """A history for display: printed, or shown by a notebook."""
 
     rows: tuple[Row, ...]
     plain: bool = False

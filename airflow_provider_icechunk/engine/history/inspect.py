@@ -1,4 +1,4 @@
-"""Stored files as JSON values in the official shapes, for people who want to look inside."""
+"""Stored files as JSON values in the official shapes, for inspection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Facts = dict[str, Any]
 
 
 class Inspected(str):
-    """JSON text, as the official 1.x returns it, that also has the facts by name, as in 2.x."""
+    """JSON text, as the official 1.x returns it, that can also be indexed by name, as in 2.x."""
 
     __slots__ = ("facts",)
 
@@ -114,7 +114,7 @@ def inspect_manifest(core: Core, manifest_id: str) -> Facts:
 def inspect_transaction_log(core: Core, snapshot_id: str) -> Facts:
     """What one commit changed, by ids of nodes.
 
-    Where expiration took snapshots out from below it, their logs are included.
+    If expiration removed snapshots before it, their logs are included.
     """
     identity = parse_snapshot_id(core, snapshot_id)
     own = required_log(core.objects, core.objects.snapshot(identity))
@@ -195,7 +195,7 @@ def repo_facts(info: RepoInfo, generation: Generation) -> Facts:
 
 
 def manifest_facts(manifest: Manifest) -> Facts:
-    """How many references of each kind there are, in all and for each array."""
+    """The number of references of each kind, in total and per array."""
     arrays = [_counts(node, parts) for node, parts in manifest.arrays.items()]
     total = {kind: sum(one[f"num_{kind}"] for one in arrays) for kind in _KINDS}
     return {
@@ -207,7 +207,7 @@ def manifest_facts(manifest: Manifest) -> Facts:
 
 
 def log_facts(log: TransactionLog) -> Facts:
-    """What a log says, with ids as texts."""
+    """The contents of a log, with ids as texts."""
     sets: Facts = {name: _ids(getattr(log, name)) for name in _SETS}
     return {
         **sets,
@@ -238,7 +238,7 @@ def _manifest_id(core: Core, text: str) -> ManifestId:
 
 
 def _header(data: bytes) -> Facts | None:
-    """What a file says of itself; `None` in generations whose files say nothing."""
+    """What a file's header says; `None` in generations without headers."""
     if not envelope.has_header(data):
         return None
     header = envelope.read_header(data)

@@ -114,7 +114,7 @@ def get_status(core: Core) -> RepoStatus:
 
 
 def set_status(core: Core, status: RepoStatus) -> None:
-    """Say whether the repository may be changed; also works while it may not."""
+    """Set whether the repository may be changed; works even while it may not."""
     v2_refs(core.refs, _WHAT).update(SetStatus(status.stored(core.world.now())))
 
 
@@ -130,7 +130,7 @@ def set_metadata(core: Core, metadata: Mapping[str, Any]) -> None:
 
 
 def update_metadata(core: Core, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Set some names of the metadata and leave the others; returns all of it."""
+    """Set some entries of the metadata and leave the others; returns all of it."""
     items = dict(ri.encode_items(metadata))
     merged: dict[str, bytes] = {}
 

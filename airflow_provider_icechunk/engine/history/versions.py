@@ -25,7 +25,7 @@ from .graph import AncestryGraph
 
 
 def parse_snapshot_id(core: Core, text: str) -> SnapshotId:
-    """The id that somebody typed; whether there is such a snapshot is not asked."""
+    """The typed id; does not check that the snapshot exists."""
     try:
         return SnapshotId(parse_id(core.generation, text))
     except InvalidInputError as error:
@@ -225,11 +225,11 @@ def _stored(core: Core, snapshot_id: str) -> SnapshotId:
 
 
 def _keep_or(core: Core, target: SnapshotId, take_back: Callable[[], object], what: str) -> None:
-    """Check that a snapshot is still there after it was named, and take the name back if not.
+    """Check that a snapshot still exists after it was named, and remove the name if not.
 
-    A collection looks for references after it deleted snapshots, and puts back what is named by
-    then. So what is there now stays, and what is gone may have been named too late. Generation `2`
-    names only what it lists, and takes off the list what it deletes.
+    A collection reads refs after it has deleted snapshots, and restores those named by then. So a
+    snapshot that exists now stays, and a missing one may have been named too late. Generation `2`
+    names only listed snapshots, and unlists what it deletes.
     """
     if core.generation.hides_expired:
         return

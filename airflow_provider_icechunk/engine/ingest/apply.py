@@ -1,4 +1,4 @@
-"""Files as virtual references: read headers, make the arrays fit, put the references.
+"""Files as virtual references: read headers, adjust the arrays, write the references.
 
 Nothing here needs Spark: `refer_to_files` does in one process what `ingest_virtual` does in many.
 """
@@ -38,7 +38,7 @@ from .plan import (
 )
 
 MOST_LOADED = 64 << 20
-"""Bytes of one variable of one file that may be copied: more is not what copying is for."""
+"""The most bytes of one variable of one file to copy: larger ones should be referenced."""
 _CELLS = 1 << 14
 """Cells of a chunk of copied values, along a dimension that grows."""
 
@@ -56,8 +56,8 @@ def refer_to_files(
 ) -> int:
     """Refer to the chunks of many files, in this process; returns the number of references.
 
-    Arrays are created or grow. Nothing is committed. The repository has to declare a virtual chunk
-    container that covers the files, and to be opened with the right to read it.
+    Arrays are created or grow. Nothing is committed. The repository must declare a virtual chunk
+    container that covers the files, and be opened with access to it.
 
     :param files: absolute paths or URLs, in the order of the data.
     :param variables: names in the files, or names and the paths of arrays; by default all.
@@ -81,7 +81,7 @@ def refer_to_files(
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlan:
-    """What became of a plan in a session."""
+    """The result of applying a plan to a session."""
 
     first: int
     """Where the first file begins along the dimension."""
@@ -109,7 +109,7 @@ def read_header(reader: VirtualReader, file: str, choice: Choice, *, first: bool
 
 
 def encode_header(header: FileHeader) -> tuple[str, str, bytes]:
-    """What is new in each file as JSON, what files share as JSON, and the copied values."""
+    """The part specific to each file as JSON, the shared part as JSON, and the copied values."""
     values = io.BytesIO()
     np.savez(values, *header.values.values(), allow_pickle=False)
     own = {
@@ -182,7 +182,7 @@ def put_references(
 
 
 def _belongs(array: PlannedArray, number: int, applied: AppliedPlan) -> bool:
-    """Whether a file has chunks of the array: what does not grow is that of the first file."""
+    """Whether a file has chunks of the array: one that does not grow comes from the first file."""
     return array.axis is not None or (number == 0 and array.path in applied.created)
 
 
@@ -228,7 +228,7 @@ def _existing(root: zarr.Group, path: str) -> zarr.Array[Any] | None:
 
 
 def _first(plan: VirtualPlan, known: Mapping[str, zarr.Array[Any] | None]) -> int:
-    """Where the arrays end along the dimension, which they have to share."""
+    """The end of the arrays along the dimension, which must be the same for all."""
     ends = {}
     for one in plan.arrays:
         node = known[one.path]
@@ -255,7 +255,7 @@ def _create(root: zarr.Group, array: PlannedArray, end: int) -> zarr.Array[Any]:
             chunks[array.axis] = _CELLS
     named = any(variable.dimensions)
     with warnings.catch_warnings():
-        # Zarr warns of codecs outside of its specification; there are no others for HDF5.
+        # Zarr warns about codecs outside its specification; there are no others for HDF5.
         warnings.simplefilter("ignore")
         return root.create_array(
             array.path.strip("/"),
@@ -340,7 +340,7 @@ def _write_values(
 def _describe_groups(
     root: zarr.Group, groups: Mapping[str, Mapping[str, Json]], plan: VirtualPlan
 ) -> None:
-    """Give new groups the attributes of the file's groups that they stand for."""
+    """Give new groups the attributes of the corresponding groups of the file."""
     for array in plan.arrays:
         source, _, leaf = array.name.rpartition("/")
         target, _, own = array.path.strip("/").rpartition("/")

@@ -1,7 +1,7 @@
-"""What an HDF5 or NetCDF4 file holds: variables as Zarr describes them, chunks as byte ranges.
+"""The contents of an HDF5 or NetCDF4 file: variables in Zarr's terms, chunks as byte ranges.
 
-Only headers and the index of chunks are read. What HDF5 can express and Zarr cannot is no error
-here but a `problem` of the variable: it matters only to those who want to refer to its chunks.
+Only headers and the chunk index are read. Something that HDF5 can express and Zarr cannot is not an
+error here but a `problem` of the variable: it matters only when its chunks are referenced.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DECODING = (
     "missing_value",
     "_Unsigned",
 )
-"""Attributes that change what stored numbers mean: files that differ in them cannot be joined."""
+"""Attributes that change the meaning of numbers: files that differ in them cannot be joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FileVariable:
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     codecs: tuple[Json, ...]
-    """What turns stored bytes into those of values, in the order of writing."""
+    """The codecs from values to stored bytes, in the order of writing."""
     fill: str
     """The bytes of the fill value in hexadecimal digits."""
     dimensions: tuple[str | None, ...]

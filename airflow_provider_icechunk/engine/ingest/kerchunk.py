@@ -1,8 +1,8 @@
-"""References that Kerchunk made, as virtual chunks: its JSON, its Parquet folders, its mappings.
+"""Kerchunk references as virtual chunks: its JSON files, Parquet folders and mappings.
 
-They describe arrays as Zarr 2 does; arrays are created as Zarr 3 has them, with the same codecs. So
-everything that Kerchunk understands can be referred to, NetCDF3 among it, as long as what decodes
-its chunks is a codec of Zarr 3 too.
+They describe arrays in Zarr 2 form; arrays are created in Zarr 3 form, with the same codecs. So
+every format that Kerchunk supports, such as NetCDF3, can be referenced, as long as its chunks can
+be decoded by codecs of Zarr 3.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def refer_to_kerchunk(
 ) -> int:
     """Create the arrays of a Kerchunk reference set and refer to their chunks; returns how many.
 
-    Nothing is committed. The repository has to declare virtual chunk containers that cover the
-    files, and to be opened with the right to read them.
+    Nothing is committed. The repository must declare virtual chunk containers that cover the
+    files, and be opened with access to them.
 
     :param references: a JSON file, a Parquet folder, or the mapping that Kerchunk returns.
-    :param variables: paths of the arrays that are wanted; by default all.
+    :param variables: paths of the arrays to include; by default all.
     :param into: a group for everything.
     :param checksum: what shows later that a file has changed, its entity tag or its time, for which
         each file is asked once; `None` trusts files never to change.
@@ -285,7 +285,7 @@ def _joined(parts: Sequence[ArrayReferences], rank: int) -> ArrayReferences:
 
 
 class _Files:
-    """What is known of the files, each asked once."""
+    """What is known about the files; each is queried once."""
 
     def __init__(self, session: Session, checksum: ChecksumKind | None) -> None:
         self.reader = session.virtual
@@ -421,7 +421,7 @@ def _create(root: zarr.Group, path: str, description: _Description) -> None:
     dtype = description.dtype
     endian = "big" if dtype.byteorder == ">" else "little"
     with warnings.catch_warnings():
-        # Zarr warns of codecs outside of its specification; there are no others for Zarr 2.
+        # Zarr warns about codecs outside its specification; there are no others for Zarr 2.
         warnings.simplefilter("ignore")
         root.create_array(
             path,

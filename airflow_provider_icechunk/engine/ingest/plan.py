@@ -1,4 +1,4 @@
-"""Which chunk of which file goes where: many files as one, or why they do not fit. Pure."""
+"""Plan where each chunk of each file goes: many files as one, or why they do not fit. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .hdf5 import DECODING, FileVariable, Json
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of the files is wanted."""
+    """Which parts of the files to use."""
 
     along: str | int = "time"
     """The dimension along which files follow each other, by name, or by number without names."""
@@ -42,7 +42,7 @@ class Choice:
         return variable.dimensions == (name.rsplit("/", 1)[-1],)
 
     def array(self, name: str) -> str:
-        """Where a variable goes."""
+        """The path of a variable."""
         return "/".join(
             filter(None, (self.into.strip("/"), (self.variables or {}).get(name, name)))
         )
@@ -67,7 +67,7 @@ def choose(
     into: str,
     checksum: ChecksumKind,
 ) -> Choice:
-    """The choice that the arguments of a call make."""
+    """The choice from the arguments of a call."""
     if variables is not None and not isinstance(variables, Mapping):
         variables = {name: name for name in variables}
     wanted = None
@@ -79,7 +79,7 @@ def choose(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileHeader:
-    """What the first pass found in one file."""
+    """The result of the first pass over one file."""
 
     source: ForeignFile
     variables: Mapping[str, FileVariable]
@@ -99,7 +99,7 @@ class PlannedArray:
     path: str
     """The path in the repository."""
     variable: FileVariable
-    """As the first file has it; of what differs between files nothing is used."""
+    """As in the first file; anything that differs between files is not used."""
     axis: int | None
     """The dimension that grows; without one the first file says all."""
     loaded: bool
@@ -212,7 +212,7 @@ def _check_alike(header: FileHeader, array: PlannedArray, first: FileHeader) -> 
 
 
 def _comparable(variable: FileVariable, array: PlannedArray) -> dict[str, object]:
-    """What all files have to share."""
+    """What all files must share."""
     found: dict[str, object] = {
         "type": variable.dtype,
         "rank": len(variable.shape),
@@ -254,7 +254,7 @@ def _check_borders(
 
 
 def check_aligned(array: PlannedArray, border: int, where: str) -> None:
-    """Refuse to begin a file inside of a chunk."""
+    """Refuse to start a file inside a chunk."""
     if border % array.chunk:
         raise InvalidInputError(
             f"{where}: {array.name!r} would begin at {border}, inside a chunk of "

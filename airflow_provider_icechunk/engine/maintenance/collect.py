@@ -367,7 +367,7 @@ class Collection:
         return _Doomed(frozenset(whole(part.ids)), files, record)
 
     def _end(self, kept: _Doomed) -> None:
-        """Delete the record of a batch, beside what follows."""
+        """Delete the record of a batch, in parallel with what follows."""
         record = kept.record
         if record is not None:
             self._ending.append(Background(lambda: self._core.storage.delete([record])))
@@ -466,7 +466,7 @@ class _Doomed:
     files: Mapping[SnapshotId, bytes]
     """Those that exist."""
     record: str | None
-    """Where they are stored meanwhile."""
+    """Where they are stored in the meantime."""
 
     def holds(self, part: Listing) -> bool:
         """Whether all snapshots of a batch are among them."""

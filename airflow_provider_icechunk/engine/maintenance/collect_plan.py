@@ -22,8 +22,9 @@ from .reachable import Reachable
 class Layer(StrEnum):
     """Kinds of objects, in the order in which they are shown and counted.
 
-    `RANKS` says which are deleted together. Snapshots go before all that they refer to, and chunks
-    last, so a process that dies meanwhile leaves unreferenced objects, never dangling references.
+    `RANKS` says which are deleted together. Snapshots are deleted before everything they refer to,
+    and chunks last, so a process that dies in between leaves unreferenced objects, never dangling
+    references.
     """
 
     SNAPSHOTS = "snapshots"

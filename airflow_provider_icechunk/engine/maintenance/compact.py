@@ -1,8 +1,8 @@
 """Pack neighbouring small chunks into larger files: the plan and its execution.
 
-Chunks keep their bytes and their places; only the files change that hold them. A chunk that is
-written meanwhile keeps what was written: before the branch moves, every reference is compared with
-the one that was read, and what differs is left out. The transaction log of the commit is empty,
+Chunks keep their bytes and their positions; only the files that hold them change. A chunk written
+in the meantime keeps its new value: before the branch moves, every reference is compared with the
+one that was read, and those that differ are left out. The transaction log of the commit is empty,
 because no value changes: writers that rebase over it find no conflict.
 """
 
@@ -228,14 +228,14 @@ class CompactionResult:
     files: int
     """Packed files that now hold them."""
     skipped: int = 0
-    """Chunks that changed meanwhile and were not moved."""
+    """Chunks that have changed and were not moved."""
 
     def as_dict(self) -> dict[str, object]:
         """The result in JSON values."""
         return asdict(self)
 
     def counts(self) -> dict[str, Any]:
-        """The numbers alone."""
+        """Only the numbers."""
         return {name: value for name, value in asdict(self).items() if name != "snapshot_id"}
 
 
@@ -306,7 +306,7 @@ def commit_compaction(
     message: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> CompactionResult:
-    """Make the branch refer to the new files, for references that have not changed meanwhile."""
+    """Make the branch refer to the new files, for references that have not changed."""
     moved = _by_array(packed)
     if not moved:
         return CompactionResult(None, 0, 0, 0)

@@ -96,9 +96,9 @@ def _plan_for_files(core: Core, policy: RetentionPolicy) -> ExpirationPlan:
 def carry_out_expiration(core: Core, plan: ExpirationPlan) -> ExpirationPlan:
     """Edit and delete only as planned; returns the part of the plan that was carried out.
 
-    Less is done if references were moved or deleted meanwhile. An edit whose references are all
-    gone is skipped: it would restore a snapshot that the collector may have deleted. A reference
-    that has moved is not deleted. Generation `2` logs the operation even if there is nothing to do.
+    Less is done if refs have been moved or deleted. An edit whose references are all gone is
+    skipped: it would restore a snapshot that the collector may have deleted. A reference that has
+    moved is not deleted. Generation `2` logs the operation even if there is nothing to do.
     """
     if plan.is_empty and not core.generation.has_features:
         return plan

@@ -236,7 +236,7 @@ def check_array(
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A commit in a history, by whatever names what it was made for."""
+    """A commit in a history, by the token it was made with."""
 
     snapshot: str
     token: str
@@ -260,8 +260,8 @@ def check_acknowledged(
 ) -> Iterator[Finding]:
     """Every acknowledged commit is in a history once, and no other more often.
 
-    :param acknowledged: by token, the snapshot that its writer was told; `None` if it was told
-        nothing, so that the commit may be there or not.
+    :param acknowledged: by token, the snapshot reported to its writer; `None` if nothing was
+        reported, so that the commit may or may not exist.
     """
     yield from check_once(landed, where)
     found = {one.token: one.snapshot for one in landed}

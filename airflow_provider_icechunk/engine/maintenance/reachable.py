@@ -1,8 +1,9 @@
 """What branches and tags reach: snapshots, manifests and chunk files, as sets of ids.
 
-Collection deletes what is not in these sets, so they fail closed: if one snapshot or manifest that
-is reached cannot be read or decoded, there is a `MaintenanceError` and no answer. What is known
-only ever grows: after references moved, `extend` adds what they reach now and reads nothing twice.
+Collection deletes everything not in these sets, so they fail closed: if one snapshot or manifest
+that is reached cannot be read or decoded, there is a `MaintenanceError` and no answer. What is
+known only ever grows: after references moved, `extend` adds what they reach now and reads nothing
+twice.
 
 Nothing comes from the caches of the repository and nothing goes there: a cached snapshot may be
 older than the file (expiration rewrites snapshots in place), and every manifest of a repository
@@ -60,7 +61,7 @@ class Loader:
                 elsewhere = self.refs.relocate(identity)
                 if elsewhere is not None and elsewhere != identity:
                     return self.snapshot(elsewhere)
-                # Another collection may have restored it meanwhile.
+                # Another collection may have restored it.
                 found = None if elsewhere is None else self.storage.get(key)
                 data = None if found is None else found.data
             if data is not None:

@@ -1,9 +1,9 @@
 """Snapshot files that a collection is deleting, stored until they are certainly not needed.
 
-A collector deletes snapshots, reads the references again, and restores what came into use
-meanwhile. If it dies in between, nobody would know what to restore. So the files of each batch are
-stored in one object first, which is deleted after the second look. A later collection that finds
-such an object uses its files in place of missing ones, and restores those that are in use.
+A collector deletes snapshots, reads the refs again, and restores those that have come into use. If
+it died in between, nothing would say what to restore. So the files of each batch are first stored
+in one object, which is deleted after the second read. A later collection that finds such an object
+uses its files in place of missing ones, and restores those that are in use.
 
 The object is stored beside the leases, where a release that does not know it refuses to collect.
 """
@@ -32,7 +32,7 @@ Files = Mapping[SnapshotId, bytes]
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedDeletions:
-    """What collections that did not finish were deleting."""
+    """The snapshots that unfinished collections were deleting."""
 
     files: Files
     ended: tuple[str, ...]
@@ -53,7 +53,7 @@ def read_files(
 ) -> UnfinishedDeletions:
     """What is stored under these keys.
 
-    :param found: objects below the prefix of leases; others than these are passed over.
+    :param found: objects below the prefix of leases; others are ignored.
     :param now: store time in microseconds.
     """
     files: dict[SnapshotId, bytes] = {}

@@ -1,4 +1,4 @@
-"""The objects that released snapshots alone need, found through these snapshots.
+"""The objects that only released snapshots need, found through these snapshots.
 
 After an expiration it is known which snapshots left the history, so what they referred to can be
 found without listing folders that may hold millions of objects. Each candidate is looked at by its
@@ -31,7 +31,7 @@ _AT_ONCE = 64
 def objects_of(
     loader: Loader, released: Listing, live: Reachable, before: int
 ) -> dict[Layer, Listing]:
-    """What only these snapshot files need, as far as it was stored before a time."""
+    """The objects that only these snapshot files need and that were stored before a time."""
     kept = live_ids(live)
     snapshots = released.take(~contains(kept[Layer.SNAPSHOTS], released.ids))
     read = run_all(

@@ -42,7 +42,8 @@ class RetentionPolicy:
     """Snapshots written before this may expire."""
     keep_last: int | None = None
     """Keep at least this many snapshots of each remaining branch, however old. It can be more,
-    because what one branch keeps stays in the history of all branches."""
+    because a snapshot kept for one branch stays in the history of all branches.
+    """
     delete_expired_branches: bool = False
     """Whether to delete branches whose newest snapshot is older than the limit; never `main`."""
     delete_expired_tags: bool = False
@@ -209,7 +210,7 @@ def plan_expiration(
 def as_carried_out(
     plan: ExpirationPlan, *, moved: Collection[RefDecision], gone: Collection[RefDecision]
 ) -> ExpirationPlan:
-    """The plan without what was skipped because references were moved or deleted meanwhile.
+    """The plan without what was skipped because refs were moved or deleted.
 
     A branch that moved keeps its whole history.
     """

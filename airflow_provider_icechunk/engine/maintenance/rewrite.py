@@ -45,11 +45,9 @@ def rewrite_manifests(
 ) -> SnapshotId:
     """Rewrite all manifests of the head of `branch` as a new commit, or amend the head.
 
-    Where nobody chose rules, the standard ones are stored with the repository and followed, so that
-    other writers keep to them, too.
-
-    No chunk changes, so it cannot conflict with other commits: if the branch moves meanwhile, the
-    arrays that changed are rewritten again on the new head.
+    If no rules are set, the standard ones are stored with the repository and applied, so that
+    other writers follow them, too. No chunk changes, so it cannot conflict with other commits: if
+    the branch moves, the changed arrays are rewritten again on the new head.
     """
     core.conditions.check()
     core.clock.check()
@@ -104,7 +102,7 @@ def rewrite_manifests(
 
 
 def _rules(core: Core) -> ManifestSplittingConfig:
-    """The rules in force; the standard ones, stored by this, if there are none."""
+    """The current rules; if there are none, stores the standard ones."""
     chosen = None if core.config.manifest is None else core.config.manifest.splitting
     if chosen is not None:
         return chosen

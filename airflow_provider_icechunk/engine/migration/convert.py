@@ -48,7 +48,7 @@ from .survey import MigrationSource
 Ranks = Mapping[NodeId, int]
 """Number of dimensions of the arrays that use a manifest."""
 Choices = tuple[tuple[NodeId, int], ...]
-"""The table taken for nodes that have several, by its number of dimensions."""
+"""The table used for nodes that have several, by its number of dimensions."""
 
 _AT_ONCE = 8
 

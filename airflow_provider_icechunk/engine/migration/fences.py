@@ -97,7 +97,7 @@ def put_up(
 
 
 def take_down(storage: Storage, source: Generation, branches: Iterable[str], trust: Trust) -> bool:
-    """Restore the contents of fences. False: somebody wrote meanwhile, try again.
+    """Restore the contents of fences. False: somebody has written, try again.
 
     `main` comes last: the repository is found when all of it is readable.
     """

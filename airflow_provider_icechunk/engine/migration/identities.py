@@ -53,7 +53,7 @@ def check_chunks(old: NDArray[np.uint8], new: NDArray[np.uint8]) -> None:
 def manifest_id(old: ManifestId, choices: Iterable[tuple[bytes, int]] = ()) -> ManifestId:
     """The id of a rewritten manifest.
 
-    `choices` says which table was taken for nodes that have several.
+    `choices` says which table was used for nodes that have several.
     """
     digest = hashlib.sha256(_SALT + len(old).to_bytes(1, "big") + old)
     for node, ndim in sorted(choices):

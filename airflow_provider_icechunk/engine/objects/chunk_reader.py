@@ -250,9 +250,9 @@ class ChunkReader:
         return [found[position] for position in range(len(wanted))]
 
     def read_each(self, wanted: Sequence[Wanted], writer: ChunkWriter, take: Take) -> None:
-        """Read many ranges with all requests under way at once; each is taken when it arrives.
+        """Read many ranges with all requests in flight at once; each is processed when it arrives.
 
-        Memory is bounded by what is under way, however much is wanted.
+        Memory is bounded by what is in flight, however much is requested.
         """
         natives: dict[int, _Span] = {}
         virtuals: dict[int, tuple[int, int, int]] = {}

@@ -118,7 +118,7 @@ class ChunkWriter:
             return reference
 
     def _close(self, *, wait: bool = False) -> None:
-        """Send the open pack, and those that an error left behind.
+        """Send the open pack, and any that an error left behind.
 
         :param wait: whether packs are stored now, where they are not sent in the background.
         """
@@ -141,7 +141,7 @@ class ChunkWriter:
             self._sent[chunk_id] = Background(partial(self._storage.put_many, [put]))
 
     def _wait(self, most: int) -> None:
-        """Take note of packs that are stored, and wait for them while there are too many bytes."""
+        """Record stored packs, and wait for more while too many bytes are in flight."""
         for chunk_id, sent in list(self._sent.items()):
             if sent.is_done or self._closed_size > most:
                 # One that fails is sent again by the next flush.

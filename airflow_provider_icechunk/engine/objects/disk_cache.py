@@ -64,12 +64,12 @@ class DiskCache:
         self._limit = limit
         self._share = limit // _SHARDS
         self._written: PerProcess[dict[Path, int]] = PerProcess(dict)
-        """Bytes in each shard that this process wrote since it looked there."""
+        """Bytes that this process has written to each shard since it last checked."""
         self._lock = PerProcess(threading.Lock)
         _make_private(self._folder)
 
     def get(self, name: str) -> bytes | None:
-        """What was kept under `name`; `None` if there is nothing that can be believed."""
+        """The entry `name`; `None` if there is no valid one."""
         path, digest = self._path(name)
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -90,7 +90,7 @@ class DiskCache:
         return data
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep `data`, unless it would take too much of a shard."""
+        """Keep `data`, unless it would take up too much of a shard."""
         size = _HEADER + len(data)
         if size > self._share // 4:
             return
@@ -107,7 +107,7 @@ class DiskCache:
                 unfinished.unlink()
 
     def _make_room(self, shard: Path, size: int) -> None:
-        """Look at the shard if this process wrote much there, and remove what is too much."""
+        """Check the shard if this process wrote much there, and remove the excess."""
         with self._lock.get():
             written = self._written.get()
             before = written.get(shard)
@@ -161,7 +161,7 @@ def _checked(name: bytes, whole: bytes) -> bytes | None:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder, or refuse one into which others may put files."""
+    """Create the folder, or refuse one to which others can write."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
@@ -196,7 +196,7 @@ class CachedReads:
         return self.get_many([(key, byte_range)])[0]
 
     def get_many(self, requests: Sequence[tuple[str, ByteRange | None]]) -> list[Fetched | None]:
-        """Many objects or ranges; those that were not read before are asked for together."""
+        """Many objects or ranges; those not cached are requested together."""
         names = [self._name(*request) for request in requests]
         kept = run_while_brief(self._cache.get, names, at_once=_AT_ONCE)
         found = [None if data is None else Fetched(data, _KEPT) for data in kept]
@@ -226,7 +226,7 @@ class CachedReads:
 
 
 def disk_cache() -> DiskCache | None:
-    """The cache that the environment asks for, if it does."""
+    """The cache configured in the environment, if any."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None

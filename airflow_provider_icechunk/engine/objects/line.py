@@ -1,8 +1,8 @@
-"""The commits below a commit, as it tells them: so that they can be asked for together.
+"""The ids of the commits below a commit, from its metadata, so that they can be requested together.
 
-Each snapshot names its parent alone, so that whoever is some commits behind waits for as many round
-trips. A commit that was moved over others knows their ids, and keeps them in its metadata. They are
-a hint what to read ahead, never what to believe: the history is what the parents say. Pure.
+Each snapshot names only its parent, so a process that is some commits behind waits for as many
+round trips. A rebased commit knows the ids of those it was rebased over, and keeps them in its
+metadata. They are only a hint for reading ahead: the parents define the history. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LINE_KEY = "commit_line"
 LONGEST_LINE = 24
 OFFICIAL_KEY = "__icechunk"
 """Snapshot metadata that the official library writes, and so does this one: how often the commit
-was moved over commits of others before it landed, as `rebase_attempts`."""
+was rebased before it landed, as `rebase_attempts`.
+"""
 _REBASES = "rebase_attempts"
 
 
@@ -43,7 +44,7 @@ def read_rebases(metadata: Metadata) -> int:
 
 
 def read_line(metadata: Metadata, generation: Generation) -> list[SnapshotId]:
-    """The line in stored metadata; what is not one counts as none."""
+    """The line in stored metadata; an invalid one counts as none."""
     value = metadata.get(LINE_KEY)
     if not isinstance(value, list | tuple) or len(value) > LONGEST_LINE:
         return []

@@ -36,7 +36,7 @@ from .line import read_line
 _AT_ONCE = 16
 _LOGS_AHEAD = 256
 _LINES_AHEAD = 10
-"""How often what a commit tells of the commits below it is followed: about as many logs."""
+"""How far the ids of earlier commits are followed: about this many logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ class Objects:
                 self._manifests.put(manifest, decoded)
 
     def prefetch_commit(self, identity: SnapshotId, above: SnapshotId) -> None:
-        """Read a snapshot and its log at once: whoever moves over a commit needs both.
+        """Read a snapshot and its log at once: a rebase over the commit needs both.
 
-        So are those between it and `above`, as far as it tells which these are.
+        Also reads those between it and `above`, as far as its metadata names them.
         """
         if not self.refs.generation.keeps_logs:
             return
@@ -182,9 +182,9 @@ class Objects:
                 newest = self._read_below(newest, above)
 
     def _read_below(self, newest: SnapshotId, above: SnapshotId) -> SnapshotId | None:
-        """Read the commits that one tells of; returns the last of them, if there may be more.
+        """Read the commits that one names; returns the last of them, if there may be more.
 
-        That one is where its parents lead, too: a line may be wrong, and is followed no further.
+        The parents must lead there, too: a line may be wrong, and is then not followed.
         """
         commit = self._snapshots.peek(newest)
         parent = None if commit is None else self.refs.parent(commit)
@@ -195,7 +195,7 @@ class Objects:
         try:
             self._read_commits(below)
         except FormatError:
-            # Perhaps nobody wants it; whoever does is told.
+            # It may not be needed; whoever reads it gets the error.
             return None
         if not line or len(below) <= len(line):
             return None
@@ -322,7 +322,7 @@ class Objects:
         if found is None:
             elsewhere = self.refs.relocate(identity)
             if elsewhere == identity:
-                # A collection restored it meanwhile. `snapshot` would wait for this very call.
+                # A collection has restored it. `snapshot` would wait for this very call.
                 found = self.storage.get(key)
             elif elsewhere is not None:
                 return self.snapshot(elsewhere)

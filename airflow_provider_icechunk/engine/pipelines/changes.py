@@ -1,6 +1,6 @@
-"""Change what a repository holds besides values: declare more of a dataset, and attributes.
+"""Change the metadata in a repository: declare more of a dataset, and set attributes.
 
-Both say first, or only, what they change: the documents of nodes, key by key.
+Both can report beforehand what they would change: the documents of nodes, key by key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def declare(
     rebase_with: ConflictSolver | None = None,
     dry_run: bool = False,
 ) -> tuple[dict[str, Any], str | None]:
-    """Make a repository hold at least what a dataset declares, and no labels more than it has.
+    """Make a repository hold at least what a dataset declares, without adding labels.
 
     New variables along a growing dimension are as long as the others, and hold the fill value.
     Returns what changed and the snapshot's id, which is `None` if nothing did or for a dry run.
@@ -99,7 +99,7 @@ def change_once(
 
 
 def declaring(dataset: IcechunkDataset) -> Change:
-    """What makes a session hold at least a dataset."""
+    """The function that makes a session hold at least a dataset."""
     fixed = {name: dim for name, dim in dataset.dims.items() if isinstance(dim, int)}
     growing = dataset.growing
     placement = Placement(
@@ -115,7 +115,7 @@ def declaring(dataset: IcechunkDataset) -> Change:
 
 
 def describing(attributes: Attributes | None, remove: Removed | None) -> Change:
-    """What changes attributes; refuses what says nothing, or two things about one key."""
+    """The function that changes attributes; refuses an empty or contradictory request."""
     wanted = {_path(path): checked_attrs(path, found) for path, found in (attributes or {}).items()}
     gone = {_path(path): _names(path, names) for path, names in (remove or {}).items()}
     if not any(wanted.values()) and not any(gone.values()):
@@ -161,7 +161,7 @@ def what_changed(session: Session) -> dict[str, Any]:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys whose values differ: what was and what is; attributes one by one."""
+    """Keys whose values differ, with the old and new value; attributes one by one."""
     old, new = (one.get("attributes") or {} for one in (before, after))
     plain = {key: [before.get(key), after.get(key)] for key in sorted({*before, *after})}
     found = {

@@ -1,8 +1,8 @@
-"""Copy a repository to another place: a backup, and the way back.
+"""Copy a repository to another location: a backup, or its restore.
 
-References are read first and written last. What they name was stored before them, so the copy is a
-repository at every moment, whatever is committed to the source meanwhile. Objects that never change
-are written only where there is none, which makes a copy that died resumable: it is made again.
+Refs are read first and written last, after everything they name, so the copy is a valid repository
+at every moment, whatever is committed to the source in the meantime. Immutable objects are written
+only if missing, so a failed copy is resumed by repeating it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ CopyProgress = Callable[[int, int], None]
 _OVERWRITTEN = "overwritten/"
 """Earlier states of the `repo` object, which its log of operations refers to."""
 _MUTABLE = ("config.yaml", "state.json", "refs/", "repo")
-"""What may change: references and configuration, the entry point of the newest generation last."""
+"""The mutable objects: refs and configuration, the entry point of the newest generation last."""
 _AT_ONCE = 8
 _BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What a copy did."""
+    """The result of a copy."""
 
     copied: int
     """Objects written now."""
@@ -84,13 +84,12 @@ def copy_repository(
 ) -> CopyResult:
     """Copy a whole repository, of any generation, and verify the copy.
 
-    Made again it copies what is new. The target is refused if one of its branches is at a snapshot
+    Repeated, it copies what is new. The target is refused if one of its branches is at a snapshot
     that the source does not have: somebody committed there, and moving that branch would lose it.
-    Virtual chunks stay where they are.
+    Virtual chunks are not copied.
 
     :param overwrite: move such branches of the target anyway.
-    :param compare: read all objects that are there already and compare them byte by byte, and not
-        only their sizes.
+    :param compare: read all existing objects and compare them byte by byte, not only their sizes.
     """
     if source is target or (
         source.location == target.location and not source.location.startswith("memory")
@@ -121,7 +120,7 @@ def copy_repository(
 
 
 def _prefixes(layout: Layout) -> list[str]:
-    """Folders of what never changes, those that others refer to first."""
+    """Folders of immutable objects, those that others refer to first."""
     folders = [
         layout.chunks,
         *([] if layout.attributes is None else [layout.attributes]),
@@ -178,14 +177,14 @@ class _Copy:
     compare: bool
 
     def __call__(self, pair: tuple[Listed, Listed | None]) -> int | None:
-        """Bytes that were written; `None` if it is there, 0 if it is in neither by now."""
+        """The bytes written; `None` if it already exists, 0 if it now exists in neither."""
         one, other = pair
         if other is not None:
             self._check_same(one, other)
             return None
         found = self.source.get(one.key)
         if found is None:
-            # Collected meanwhile: if anything needs it, the verification says so.
+            # It has been collected: if anything needs it, the verification says so.
             return 0
         if isinstance(self.target.put(one.key, found.data, expect=Absent()), Lost):
             there = self.target.head(one.key)
@@ -208,7 +207,7 @@ class _Copy:
 
 
 def _put_mutable(target: Storage, key: str, wanted: Fetched) -> bool:
-    """Write a reference or a configuration if it is another one; only over what was read."""
+    """Write a ref or a configuration if it differs; only over the version that was read."""
     there = target.get(key)
     if there is not None and there.data == wanted.data:
         return False

@@ -30,7 +30,7 @@ def _as_location(value: Any) -> Any:
 
 
 Place = Annotated[StorageLocation, BeforeValidator(_as_location)]
-"""Where a repository is; whoever connects uses the credentials of its own environment."""
+"""The location of a repository; each process uses the credentials of its own environment."""
 
 
 class SessionDescription(ClosedModel):
@@ -59,7 +59,7 @@ class SessionDescription(ClosedModel):
 
 
 def parse_session(value: dict[str, Any] | str) -> SessionDescription:
-    """The session in a dictionary or JSON text; says what is wrong with anything else."""
+    """The session from a dictionary or JSON text; raises an error that explains what is wrong."""
     try:
         if isinstance(value, str):
             return SessionDescription.model_validate_json(value)

@@ -1,7 +1,7 @@
 """The beginning and the end of a job that several attempts may run.
 
-The record of a job says on which snapshot its attempts stand. It lies in the job's folder and is
-written once: of two attempts that begin at the same moment, both continue with the record of one.
+The record of a job names the base snapshot of its attempts. It is in the job's folder and is
+written once: two attempts that begin at the same moment both continue with the record of one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def commit_fragments(
 ) -> tuple[str, int]:
     """Commit what the tasks of a job wrote; returns the snapshot and the number of chunks.
 
-    If another attempt commits first, its snapshot is the answer.
+    If another attempt commits first, returns its snapshot.
     """
     session = repository.resume(work)
     chunks = session.merge_fragments(fragments, on_overlap=on_overlap)
@@ -125,7 +125,7 @@ def _is_fresh(repository: Repository, job: str) -> bool:
 
 
 def _is_same(repository: Repository, work: WorkUnit, prepare: Prepare | None) -> bool:
-    """Whether `prepare` makes of the base the documents that the record already has."""
+    """Whether `prepare` turns the base into the documents in the record."""
     session = repository.resume(replace(work, staged=work.base))
     if prepare is not None:
         prepare(session)

@@ -1,4 +1,4 @@
-"""What a commit wrote, array by array, for those who keep track of data between systems."""
+"""What a commit wrote, array by array, for tracking data between systems."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class CommitLineage:
     arrays: tuple[ArraySchema, ...]
     """All arrays of the version."""
     continued: tuple[str, ...]
-    """Changed arrays that the parent has too: what is not written is what was there."""
+    """Changed arrays that the parent has too, from which unwritten cells come."""
     created: tuple[str, ...]
     chunks: int
     """Chunks written."""
     bytes: int
     """Their size as stored; chunks of foreign files included."""
     cells: int
-    """Cells inside of them, at most: a chunk may be written in part."""
+    """The cells in them, at most: a chunk may be partly written."""
 
 
 def lineage_of_commit(repository: Repository, snapshot_id: str) -> CommitLineage:
@@ -91,7 +91,7 @@ def _written(refs: ChunkRefs, rows: NDArray[np.uint32]) -> ChunkRefs:
 
 
 def _cells(index: NDArray[np.uint32], document: ArrayDocument) -> int:
-    """Cells of chunks, without what hangs over the end of the array."""
+    """Cells of chunks, without those beyond the end of the array."""
     if document.chunk_counts is not None:
         return len(index) * math.prod(document.chunk_shape)
     if not document.shape:

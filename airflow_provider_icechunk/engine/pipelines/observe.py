@@ -1,8 +1,8 @@
-"""What happened in a repository since somebody last looked, as small JSON values.
+"""Changes to a repository since the last poll, as small JSON values.
 
-Sensors that poke and triggers that wait ask the same questions here, so they get the same answers.
-For an Airflow that keeps no state of assets, how far a watcher has got is kept beside the data:
-readers of the format never look into that folder, and maintenance leaves it alone.
+Sensors that poke and triggers that wait use the same functions, so they get the same results. For
+an Airflow that keeps no state of assets, the position of a watcher is stored next to the data:
+readers of the format ignore that folder, and maintenance leaves it alone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CommitFilter:
 
 @dataclass(frozen=True, slots=True)
 class NewCommits:
-    """What polling a branch found."""
+    """The result of polling a branch."""
 
     watermark: str
     """The snapshot from which the next poll continues."""
@@ -115,7 +115,7 @@ def poll_branch(
     longer in the history, only the newest commit is reported, as a reset.
     """
     if since is not None:
-        # A template that rendered `None` must not look like a history that was rewritten.
+        # A template that rendered `None` must not look like a rewritten history.
         since = repository.read_snapshot_id(since)
     head = repository.lookup_branch(branch)
     if head == since:
@@ -158,7 +158,7 @@ def poll_node(
     attributes: Mapping[str, Any] | None = None,
     minimum_shape: Sequence[int] | None = None,
 ) -> dict[str, Any] | None:
-    """A group or array at the head of a branch, once it is as asked for; `None` before."""
+    """A group or array at the head of a branch, once it is as requested; `None` before."""
     from airflow_provider_icechunk.engine.format.wire.json import parse
 
     if kind not in (None, "array", "group"):
@@ -276,7 +276,7 @@ def poll_labels(
     variables: Sequence[str] | None = None,
     branch: str,
 ) -> dict[str, Any] | None:
-    """What is there of a dataset, if that is all of the labels that are asked for."""
+    """The coverage of a dataset, if all requested labels are present."""
     from airflow_provider_icechunk.engine.datasets.coverage import coverage
 
     given = dataset.place(at)

@@ -1,7 +1,7 @@
 """Write, audit, publish: bring a branch to another, and tag what was published.
 
-A retry finds what the attempt before it did: each function says what is there now, and whether it
-did anything for that.
+A retry finds what the previous attempt did: each function returns the current state, and whether
+it changed anything.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def publish(
     audited: str | None = None,
     checks: Mapping[str, Any] | str | None = None,
 ) -> Outcome:
-    """Move `target` forward to what `source` has, or else commit its changes on top of `target`.
+    """Fast-forward `target` to `source`, or else commit the changes of `source` on top of `target`.
 
-    Moving forward needs a snapshot that descends from the head. If others committed to `target`
-    meanwhile, the changes since the two lines parted become one commit, rebased with the solver of
-    `options`; without one that is a `ConflictError`. A snapshot that `target` contains is published
-    already, which is no news. The result says `how` it was done, and what is published as
+    A fast-forward needs a snapshot that descends from the head. If others have committed to
+    `target`, the changes since the two lines diverged become one commit, rebased with the solver of
+    `options`; without one that is a `ConflictError`. A snapshot that `target` contains is already
+    published, so nothing is done. The result says `how` it was done, and what is published as
     `source_snapshot_id`.
 
     :param audited: the snapshot of `source` that is published; by default its head.
@@ -75,7 +75,7 @@ def publish(
         before = among(theirs.values(), attempt)
         there = _already(theirs, ours[0], before, attempt)
         if there is not None:
-            # A retry may find what an earlier attempt published and could no longer report.
+            # A retry may find what an earlier attempt published but could not report.
             done = _published(repository, there, target, ours[0], "already_there")
             return replace(done, is_new=not attempt.is_first)
         if head in ours and checks is None:
@@ -188,9 +188,8 @@ def create_branch(
 def reset_branch(
     repository: Repository, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
 ) -> dict[str, Any]:
-    """Move a branch, unless it is there; `was` says where it was.
-
-    :param from_snapshot_id: where it has to be now, or else it stays.
+    """Move a branch, unless it is there already; `was` is its previous snapshot. :param
+    from_snapshot_id: the required current snapshot; otherwise the branch is not moved.
     """
     was = repository.lookup_branch(branch)
     target = repository.read_snapshot_id(snapshot_id)
@@ -221,7 +220,7 @@ def create_tag(
 ) -> dict[str, Any]:
     """Tag a snapshot, by default the head of a branch.
 
-    `if_exists` accepts a tag that is there: if it names the `same` snapshot, any (`skip`), or none
+    `if_exists` accepts an existing tag if it names the `same` snapshot, any (`skip`), or never
     (`error`).
     """
     wanted = repository.read_snapshot_id(snapshot_id or repository.lookup_branch(branch))

@@ -31,7 +31,7 @@ class VersionToRead:
     event: bool = False
     """Whether it is the one that the triggering event names."""
     or_head: bool = False
-    """Whether the head of the branch will do where there is no event."""
+    """Whether to use the head of the branch if there is no event."""
     repository: str | None = None
     """Another repository than the task's."""
 
@@ -44,7 +44,7 @@ class VersionToRead:
 
 @dataclass(frozen=True, slots=True)
 class TriggeringEvent:
-    """What an event that started a run says of a commit."""
+    """The commit in an event that started a run."""
 
     uri: str
     """The address of its asset."""
@@ -98,7 +98,7 @@ def snapshot_of_events(events: Iterable[TriggeringEvent], repository: str) -> st
     """The snapshot that the newest event about a repository names; `None` without such an event.
 
     Events of several assets are distinguished by the repository that they name, or by the end of
-    the asset's address. If that decides nothing, it is an error: another repository's snapshot must
+    the asset's address. If that is ambiguous, it is an error: another repository's snapshot must
     not be read by accident.
     """
     telling = [

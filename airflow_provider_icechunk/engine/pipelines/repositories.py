@@ -43,8 +43,8 @@ def create_or_find(
 def list_repositories(storage_of: Callable[[str], Storage], root: str) -> list[str]:
     """Paths of the repositories at or below a path, in order; `.` is the root itself.
 
-    Found by their entry points, without opening them. Repositories inside of repositories are not
-    searched for. Searches four folders deep and a thousand folders: more is an `InvalidInputError`.
+    Found by their entry points, without opening them. Repositories inside repositories are not
+    found. Searches at most four levels and a thousand folders; more is an `InvalidInputError`.
 
     :param storage_of: the storage at a path.
     """
@@ -73,5 +73,5 @@ def _is_repository(storage: Storage) -> bool:
     try:
         return detect_generation(storage) is not None
     except FormatError:
-        # It is one, and whoever opens it gets the error.
+        # It is a repository, and opening it reports the error.
         return True

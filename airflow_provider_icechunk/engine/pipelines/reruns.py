@@ -1,8 +1,9 @@
-"""What an attempt of a task has to do: its work, its work again, or nothing, because it is done.
+"""Decide what an attempt of a task must do: its work, its work again, or nothing because it is
+done.
 
-A retry after a crash finds the commit of the attempt before it and answers with that. A deliberate
-run again (a task or run that was cleared, a backfill that reprocesses) does the work again. Airflow
-raises `max_tries` when a task is cleared and never otherwise, so the token of a commit carries it.
+A retry after a crash finds the commit of the previous attempt and returns it. A deliberate rerun (a
+cleared task or run, a backfill that reprocesses) does the work again. Airflow raises `max_tries`
+only when a task is cleared, so the token of a commit contains it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OnRerun = Literal["replace", "skip", "always"]
-"""What a deliberate run again does: its work, nothing, or, as every retry then does, its work."""
+"""What a deliberate rerun does: its work, nothing, or its work in every retry too."""
 
 METADATA_KEY = "airflow"
 """Metadata of a snapshot that says which task committed it."""
 SUPERSEDES_KEY = "supersedes"
-"""Below it: the snapshot of an earlier run of the same task that this one takes the place of."""
+"""Key below it: the snapshot of an earlier run of the same task that this one supersedes."""
 RESULT_KEY = "result"
-"""Below it: what the task's function returned, for an attempt that finds the commit."""
+"""Key below it: what the task's function returned, for an attempt that finds the commit."""
 CHUNKS_KEY = "chunks"
 """Below it: how many chunks writers left for the commit, for an attempt that finds it."""
 LARGEST_RESULT = 4096
@@ -60,7 +61,7 @@ class Attempt:
 
     @property
     def token(self) -> str:
-        """What the commit carries: the same for all attempts that shall commit once together."""
+        """The token of the commit: the same for all attempts that must commit once together."""
         attempt = f".{self.number}" if self.on_rerun == "always" else ""
         return f"{self.identity}@{self.run}{attempt}"
 
@@ -78,7 +79,7 @@ class Attempt:
     def is_of_this_run(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a snapshot with this metadata was committed for the same run of the task."""
         token = _token(metadata)
-        # Releases before this rule had the identity alone, which only a retry can have left now.
+        # Earlier releases used only the identity, which only a retry can have left now.
         return token == self.token or (token == self.identity and not self.is_rerun)
 
 
@@ -88,20 +89,20 @@ class EarlierCommit:
 
     info: SnapshotInfo
     answers: bool
-    """Whether the attempt has nothing to do but to answer with it."""
+    """Whether the attempt only has to return it."""
     is_of_this_run: bool
-    """Whether it was made since the task was last cleared, so that nobody knows of it yet."""
+    """Whether it was made since the task was last cleared, so it has not been reported yet."""
     is_below_base: bool
-    """Whether the session that is to be committed stands on it, or on something after it."""
+    """Whether the session to commit is based on it, or on something after it."""
 
     @classmethod
     def of_this_run(cls, info: SnapshotInfo) -> EarlierCommit:
-        """A commit that another attempt of the same run made while this one worked."""
+        """A commit by a concurrent attempt of the same run."""
         return cls(info, answers=True, is_of_this_run=True, is_below_base=False)
 
     @property
     def is_known(self) -> bool:
-        """Whether the answer is not new to anybody: an earlier run of the task reported it."""
+        """Whether an earlier run of the task has already reported it."""
         return self.answers and not self.is_of_this_run
 
     @property
@@ -111,13 +112,13 @@ class EarlierCommit:
 
     @property
     def supersedes(self) -> str | None:
-        """The snapshot whose place it took then."""
+        """The snapshot it superseded."""
         snapshot = _task(self.info).get(SUPERSEDES_KEY)
         return snapshot if isinstance(snapshot, str) else None
 
     @property
     def result(self) -> Any:
-        """What the function of the task returned then; `None` if that was not kept."""
+        """What the task's function returned; `None` if that was not kept."""
         return _task(self.info).get(RESULT_KEY)
 
     @property
@@ -136,10 +137,10 @@ def find_earlier(
 ) -> EarlierCommit | None:
     """The newest commit of the task instance among the newest of a branch, if there is one.
 
-    Searches no further back than to what was there before the task instance can have committed.
-    What it finds is logged: Airflow's numbers cannot always distinguish a retry from a run again.
+    Searches no further back than the task instance can have committed. The result is logged:
+    Airflow's numbers cannot always distinguish a retry from a rerun.
 
-    :param base: the snapshot that the session to be committed stands on; by default the head.
+    :param base: the base of the session to commit; by default the head.
     """
     return among(_newest(repository.ancestry(branch=branch), attempt), attempt, base=base)
 
@@ -170,7 +171,7 @@ def _token(metadata: Mapping[str, Any]) -> object:
 
 
 def _newest(history: Iterable[SnapshotInfo], attempt: Attempt) -> Iterator[SnapshotInfo]:
-    """What the task instance can have committed at all."""
+    """The commits that the task instance can have made."""
     for info in islice(history, _NEWEST):
         if attempt.since is not None and info.written_at < attempt.since:
             return
@@ -184,7 +185,7 @@ def attempt_that_made(info: SnapshotInfo) -> int | None:
 
 
 def kept_result(result: Any) -> dict[str, Any]:
-    """What of a function's result goes into the metadata of its commit, if it is small JSON."""
+    """The part of a function's result for the commit's metadata, if it is small JSON."""
     if result is None:
         return {}
     if _is_small_json(result):
@@ -198,7 +199,7 @@ def kept_result(result: Any) -> dict[str, Any]:
 
 
 def _is_small_json(value: Any) -> bool:
-    """Whether a value comes back from JSON as it went in, and is small enough."""
+    """Whether a value survives JSON unchanged, and is small enough."""
     try:
         text = json.dumps(value, allow_nan=False)
         return len(text.encode()) <= LARGEST_RESULT and bool(json.loads(text) == value)

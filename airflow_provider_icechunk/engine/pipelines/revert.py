@@ -1,4 +1,4 @@
-"""Take one commit back, as a new commit that restores what it changed, and nothing else."""
+"""Revert one commit with a new commit that restores what it changed, and nothing else."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def revert(
     metadata: Mapping[str, Any] | None = None,
     rebase_with: ConflictSolver | None = None,
 ) -> str:
-    """Commit to a branch what undoes one of its commits; returns the id of the new snapshot.
+    """Commit the reversal of a commit to its branch; returns the id of the new snapshot.
 
-    What the commit created is deleted, what it deleted is back, and documents and chunks that it
-    changed are those of its parent; nothing is stored again but metadata. If later commits changed
-    any of that, it is a `ConflictError` that names it. Other things that came later stay.
+    Whatever the commit created is deleted, whatever it deleted is restored, and documents and
+    chunks that it changed become those of its parent; only metadata is stored. If later commits
+    changed the same things, it is a `ConflictError` that names them. Other later changes stay.
     """
     session = repository.writable_session(branch)
     taken_back = undo(repository, session, snapshot_id)
@@ -83,7 +83,7 @@ def revert_once(
 
 
 def undo(repository: Repository, session: Session, snapshot_id: str) -> SnapshotInfo:
-    """Change a session so that what one commit of its branch did is undone."""
+    """Undo one commit of a session's branch in the session."""
     core = repository.core
     identity = repository.read_snapshot_id(snapshot_id)
     info = _commit(repository, session.snapshot_id, identity)
@@ -116,7 +116,7 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
                 "first, or reset "
                 "the branch"
             )
-    # Chunks of the parent are used again: a collection must see that somebody needs them.
+    # Chunks of the parent are used again: a collection must see that they are needed.
     tree.held.borrows(core.refs.layout.snapshot(before.id))
     _bring_back(tree, then, done)
     after = WorkingTree(
@@ -128,15 +128,15 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
 
 
 def _marks(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What says that places move back, if the commit had moved them."""
+    """The metadata saying that positions shift back, if the commit had shifted them."""
     drops = reverted_drops(metadata)
     return {DROPPED_KEY: drops_to_json(drops)} if drops else {}
 
 
 def _bring_back(tree: WorkingTree, then: WorkingTree, done: Diff) -> None:
-    """Make what a commit touched, by its log, what it was before."""
+    """Restore the nodes that a commit touched, by its log."""
     for path in _deepest_first(done.new_arrays | done.new_groups):
-        # A group in which others have put something since is theirs as well, and stays.
+        # A group in which others have since created something stays.
         if len(tree.nodes(path)) == 1:
             tree.delete(path)
     gone = done.deleted_groups | done.deleted_arrays
@@ -176,7 +176,7 @@ def _commit(repository: Repository, head: str, identity: str) -> SnapshotInfo:
 
 
 def _restore(tree: WorkingTree, node: Node, refs: ChunkRefs, touched: Coordinates) -> None:
-    """Make the touched chunks what they were; those that were not there are erased."""
+    """Restore the touched chunks; those that did not exist are erased."""
     were = ChunkRefs.blank(touched).overlay(refs.without(refs.without(touched).index))
     with tree.lock:
         here = tree.array(node.path)
@@ -185,7 +185,7 @@ def _restore(tree: WorkingTree, node: Node, refs: ChunkRefs, touched: Coordinate
 
 
 def _clashes(done: Diff, later: Diff, shaped: Iterable[str]) -> list[str]:
-    """What both changed, in words. Pure."""
+    """A description of what both changed. Pure."""
     created = done.new_groups | done.new_arrays
     documents = done.updated_groups | done.updated_arrays
     deleted = done.deleted_groups | done.deleted_arrays

@@ -1,7 +1,7 @@
-"""What a task does to a repository as one transaction: once, however often the task runs.
+"""A task's changes to a repository as one transaction: made once, however often the task runs.
 
-The functions take a repository that the caller has opened, once for each task, and answer with an
-`Outcome`: what the task returns, as small JSON without secrets, and whether that is news.
+The functions take a repository that the caller has opened, once per task, and return an `Outcome`:
+the task's return value, as small JSON without secrets, and whether it is new.
 """
 
 from __future__ import annotations
@@ -45,31 +45,32 @@ class CommitOptions:
     attempt: Attempt
     message: str
     metadata: Mapping[str, Any]
-    """What is stored with the commit; `airflow` says which task made it."""
+    """The commit's metadata; `airflow` says which task made it."""
     solver: ConflictSolver | None = None
-    """What to do about commits that others made meanwhile; without one they are a conflict."""
+    """How to handle concurrent commits of others; without a solver they are a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a transaction."""
+    """The result of a transaction."""
 
     result: dict[str, Any]
-    """What the task returns: `snapshot_id`, `parent_id`, `branch` and more. `supersedes` is the
-    commit of an earlier run of the same task, if this one takes the place of it."""
+    """The task's return value: `snapshot_id`, `parent_id`, `branch` and more. `supersedes` is the
+    commit of an earlier run of the same task that this one replaces.
+    """
     is_new: bool = True
     """Whether consumers of the repository have yet to be notified."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A session that was opened for others to write into."""
+    """A session opened for others to write to."""
 
     work: WorkUnit
     placement: Placement | None = None
     """Where in the dataset the run belongs, if it was opened for one."""
     earlier: EarlierCommit | None = None
-    """The commit of an earlier run of the task, whose place the one of this run takes."""
+    """The commit of an earlier run of the task that this run's commit supersedes."""
 
 
 def open_for(
@@ -83,12 +84,12 @@ def open_for(
 ) -> OpenTransaction:
     """Open a session on a branch, make it hold at least what is declared, and hand it out.
 
-    What was made is stored but belongs to no branch until the session is committed. Every session
-    has a job of its own, whatever the name: what was written for another can never be merged.
+    The result is stored but belongs to no branch until the session is committed. Every session has
+    a job of its own, whatever its name: fragments of another session can never be merged.
 
     :param arrays: arrays in plain dictionaries.
     :param dataset: a declaration of several arrays along growing dimensions.
-    :param at: where in the dataset the run belongs, as in `IcechunkDataset.place`.
+    :param at: the run's place in the dataset, as in `IcechunkDataset.place`.
     """
     from airflow_provider_icechunk.engine.arrays.declared import apply_arrays, parse_arrays
 
@@ -117,9 +118,8 @@ def begin(
     dataset: IcechunkDataset | None = None,
     at: Mapping[str, Any] | str | None = None,
 ) -> OpenTransaction | Outcome:
-    """Open a session for the work of an attempt, unless the commit that it would make is there.
-
-    :param appends: the work goes to the end of an array, so that it cannot be done a second time.
+    """Open a session for the work of an attempt, unless it has already been committed. :param
+    appends: whether the work appends to an array, so that it cannot be repeated.
     """
     earlier = find_earlier(repository, branch, attempt)
     if earlier is not None and earlier.answers:
@@ -138,7 +138,9 @@ def commit_session(
     *,
     writers: Sequence[str] | None = None,
 ) -> Outcome:
-    """Merge what the writers of a session left and commit it once, however often this is called."""
+    """Merge the fragments of a session's writers and commit them once, however often this is
+    called.
+    """
     earlier = find_earlier(repository, work.branch, options.attempt, base=_base_of(work))
     if earlier is not None and earlier.answers:
         return _replayed(repository, earlier, work.branch)
@@ -155,10 +157,11 @@ def commit_transaction(
     writers: Sequence[str] | None = None,
     returned: Any = None,
 ) -> Outcome:
-    """Merge what the writers of a session left and commit it, given the search for earlier ones.
+    """Merge the fragments of a session's writers and commit them, given the search for earlier
+    commits.
 
-    :param returned: what the task's function returned; the outcome has it as `result`, and so has
-        the one of a later attempt that finds the commit, if it is small JSON.
+    :param returned: what the task's function returned; it is the outcome's `result`, and if it is
+        small JSON, also that of a later attempt that finds the commit.
     """
     from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 
@@ -193,9 +196,8 @@ def write_session(
 ) -> Outcome:
     """Let `write` change a session and commit that, unless an earlier attempt of the run did.
 
-    The result says whether something was `committed`, and under `result` what `write` returned.
-
-    :param appends: what is written goes to the end of arrays, so that it cannot be done again.
+    The outcome says whether something was `committed`, and has what `write` returned as `result`.
+    :param appends: whether the write appends to arrays, so that it cannot be repeated.
     """
     # Opened before the search: the commit itself searches no further back than its base.
     session = repository.writable_session(branch)
@@ -302,7 +304,7 @@ def outcome(
 
 
 def superseding(metadata: Mapping[str, Any], earlier: EarlierCommit | None) -> dict[str, Any]:
-    """Metadata of a commit that also says whose place it takes."""
+    """Metadata of a commit, including the one it supersedes."""
     if earlier is None:
         return dict(metadata)
     task = {**metadata[METADATA_KEY], SUPERSEDES_KEY: earlier.info.id}
@@ -310,7 +312,7 @@ def superseding(metadata: Mapping[str, Any], earlier: EarlierCommit | None) -> d
 
 
 def append_refusal(earlier: EarlierCommit) -> SessionError:
-    """Why a write that goes to the end of an array cannot run again."""
+    """Why a write that appends to an array cannot run again."""
     return SessionError(
         f"this task committed {earlier} before and would append the same files again, because "
         "`start` is "
@@ -331,9 +333,9 @@ def _refuse_second_append(folder: JobFolder, earlier: EarlierCommit) -> None:
 def _commit(
     repository: Repository, session: Session, options: CommitOptions, earlier: EarlierCommit | None
 ) -> SnapshotInfo:
-    """Commit what an attempt did, in the place of what an earlier run of the task committed.
+    """Commit what an attempt did, superseding the commit of an earlier run of the task.
 
-    If another attempt of the same run was faster, its commit is the answer.
+    If another attempt of the same run was faster, returns its commit.
     """
     attempt = options.attempt
     branch, base = session.branch, session.snapshot_id
@@ -358,20 +360,20 @@ def _commit(
 
 
 def _keeping(options: CommitOptions, answer: Mapping[str, Any]) -> CommitOptions:
-    """The same, with what an attempt that finds the commit has to return."""
+    """The same, with the return value for an attempt that finds the commit."""
     task = {**options.metadata[METADATA_KEY], **answer}
     return replace(options, metadata={**options.metadata, METADATA_KEY: task})
 
 
 def _signed(options: CommitOptions, earlier: EarlierCommit | None) -> dict[str, Any]:
-    """Metadata by which later attempts find a commit that no session makes."""
+    """Metadata by which later attempts find a commit made without a session."""
     from airflow_provider_icechunk.engine.history.ancestry import TOKEN_KEY
 
     return {**superseding(options.metadata, earlier), TOKEN_KEY: options.attempt.token}
 
 
 def _repeated(earlier: EarlierCommit, branch: str, **more: Any) -> Outcome:
-    """What the attempt that made a commit returned; one of an earlier run is nothing new."""
+    """What the attempt that made a commit returned; a commit of an earlier run is not new."""
     return outcome(
         earlier.info, branch, supersedes=earlier.supersedes, is_new=not earlier.is_known, **more
     )
@@ -385,7 +387,7 @@ def _replayed(repository: Repository, earlier: EarlierCommit, branch: str) -> Ou
 
 
 def _answer(chunks: int, returned: Any) -> dict[str, Any]:
-    """What the outcome of a session says beside the snapshot: `result` only if there is one."""
+    """The rest of a session's outcome besides the snapshot: `result` only if there is one."""
     return {"chunks": chunks} if returned is None else {"chunks": chunks, "result": returned}
 
 
@@ -405,7 +407,7 @@ def _id_of(earlier: EarlierCommit | None) -> str | None:
 
 
 def _base_of(work: WorkUnit) -> str:
-    """The snapshot that the session stands on, as texts show it."""
+    """The base snapshot of the session, as text."""
     from airflow_provider_icechunk.engine.format.generation import Generation
     from airflow_provider_icechunk.engine.format.ids import format_id
 

@@ -1,9 +1,9 @@
 """A rolling window: drop labels from the front of a growing dimension, in one commit.
 
 All arrays of the group that have the dimension are cut together. Where the cut falls between two
-chunks (with shards, between two shards), references move and no chunk is read; otherwise every
-chunk that is left has other cells, and is written again. A commit that others make meanwhile is
-never rebased over, because it counts its places by the old front: the cut is made again on top.
+chunks (with shards, between two shards), references move and no chunk is read; otherwise the cells
+of every remaining chunk shift, and it is rewritten. The cut is never rebased over a concurrent
+commit, because that counts its positions from the old front: the cut is made again on top.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TOGETHER = 4
 
 @dataclass(frozen=True, slots=True)
 class ArrayCut:
-    """What dropping places from the front of one dimension means for an array."""
+    """The effect on an array of dropping positions from the front of one dimension."""
 
     path: str
     axis: int
@@ -65,7 +65,7 @@ class ArrayCut:
     moved: int
     """Chunks whose references move, and whose bytes stay where they are."""
     rewritten: int
-    """Chunks that are written again, at most: the cut goes through one."""
+    """The most chunks to rewrite: the cut goes through one."""
     size: int
     """Bytes of values in these."""
 
@@ -82,7 +82,7 @@ class ArrayCut:
 
 @dataclass(frozen=True, slots=True)
 class DropPlan:
-    """Which labels of a dimension go, and what it costs."""
+    """Which labels of a dimension are dropped, and the cost."""
 
     dim: str
     labels: int
@@ -117,14 +117,14 @@ def drop_labels(
     metadata: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> tuple[DropPlan, str | None]:
-    """Drop labels from the front of a growing dimension; what went, and the snapshot's id.
+    """Drop labels from the front of a growing dimension; returns the plan and the snapshot's id.
 
     The id is `None` for a dry run and if there was nothing to drop.
 
-    :param before: the first label that stays; of a dimension with steps any time.
-    :param keep: how many labels stay, in place of `before`.
+    :param before: the first label to keep; for a dimension with steps, any time.
+    :param keep: the number of labels to keep, instead of `before`.
     :param dim: the dimension; by default the only growing one.
-    :param whole_chunks: drop fewer labels, so that no chunk of a variable is written again.
+    :param whole_chunks: drop fewer labels, so that no chunk of a variable is rewritten.
     """
     wanted = Drop(before, keep, dim, whole_chunks)
     for _ in _MOVES.attempts():
@@ -229,7 +229,7 @@ def plan_drop(session: Session, dataset: IcechunkDataset, wanted: Drop) -> DropP
 def apply_drop(
     repository: Repository, session: Session, dataset: IcechunkDataset, plan: DropPlan
 ) -> None:
-    """Change a session by a plan that was made for it."""
+    """Apply a plan to the session it was made for."""
     before = repository.readonly_session(snapshot_id=session.snapshot_id)
     coordinate = f"/{dataset.path(plan.dim)}"
     dim = as_stored(session, dataset).growing[plan.dim]
@@ -242,8 +242,8 @@ def apply_drop(
         offset = [-(cut.count // unit) if axis == cut.axis else 0 for axis in range(refs.ndim)]
         edits = shifted(refs, offset, counts) if moves else ChunkRefs.blank(refs.index)
         if len(edits):
-            # Before the array gets smaller: afterwards there is no place beyond its end to erase,
-            # and what is left there would be back when the array grows again.
+            # Before the array shrinks: afterwards nothing beyond its end can be erased, and chunks
+            # left there would reappear when the array grows again.
             tree.put_references(cut.path, edits)
         document = json.loads(node.user_data)
         document["shape"] = list(cut.shape)
@@ -256,13 +256,13 @@ def apply_drop(
 
 
 def marks_of(plan: DropPlan) -> dict[str, Any]:
-    """Metadata by which later readers of records know that places moved."""
+    """Metadata that tells later readers of records that positions shifted."""
     drops = {cut.path: (cut.axis, cut.count) for cut in plan.arrays}
     return {DROPPED_KEY: drops_to_json(drops)}
 
 
 def message_of(plan: DropPlan) -> str:
-    """What a commit of a plan says."""
+    """The commit message for a plan."""
     return f"drop {plan.labels} labels of {plan.dim} before {plan.first}"
 
 
@@ -322,7 +322,7 @@ def _length(node: Node, axis: int) -> int:
 
 
 class _Labels:
-    """The labels of a stored dimension by their places."""
+    """The labels of a stored dimension by position."""
 
     def __init__(self, session: Session, path: str, dim: Growing, length: int, name: str) -> None:
         self._dim = dim
@@ -334,13 +334,13 @@ class _Labels:
             self._stored = stored_labels(array, dim)
 
     def at(self, place: int) -> Label:
-        """The label of a place."""
+        """The label at a position."""
         if self._dim.is_regular:
             return self._dim.text(self._dim.label(place))
         return self._stored[place]
 
     def before(self, label: object) -> int:
-        """How many places lie in front of a label."""
+        """The number of positions before a label."""
         if self._dim.is_regular:
             return self._dim.places_before(label, self._name)
         key = self._dim.key(label, self._name)

@@ -1,7 +1,7 @@
-"""Branches, tags and the stored configuration: all that ever changes in a repository.
+"""Branches, tags and the stored configuration: everything in a repository that changes.
 
-One module for each generation, behind one protocol. Every change is one conditional write, so of
-two writers one wins and the other one learns that it lost.
+One module per generation, behind one protocol. Every change is one conditional write, so of two
+writers one wins and the other learns that it lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Branches, tags and stored configuration: what every generation can do with them.
+"""Branches, tags and stored configuration: the operations of every generation.
 
 Everything else in a repository is immutable. Each generation stores its refs differently
 (conditional reference files, numbered files, one `repo` object); this interface hides the
@@ -117,7 +117,7 @@ class Registered:
 
 @runtime_checkable
 class Register(Protocol):
-    """Refs that list their snapshots; collected ones have to be removed from the list."""
+    """Refs that list their snapshots; collected ones must be removed from the list."""
 
     def register(self) -> Registered:
         """The whole list, as of one moment."""
@@ -131,11 +131,11 @@ class Register(Protocol):
 def read_openings(
     storage: Storage, requests: Sequence[tuple[str, ByteRange | None]]
 ) -> list[Fetched | None]:
-    """The objects that a repository may begin with, which are never all there.
+    """The possible entry points of a repository, which never all exist.
 
-    To those who may not list a bucket, Amazon says "denied" about objects that do not exist. It is
-    taken for that only beside an object that the same credentials read: then a repository is there,
-    and what decides about it is in what was read.
+    Without list permission, Amazon answers "denied" for objects that do not exist. That counts as
+    absent only if the same credentials can read another of these objects: then a repository exists,
+    and what was read decides about it.
     """
     try:
         return storage.get_many(requests)

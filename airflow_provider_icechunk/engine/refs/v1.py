@@ -80,7 +80,7 @@ class V1Refs(RefFiles):
     def roots(self) -> tuple[dict[str, SnapshotId], dict[str, SnapshotId]]:
         """All branches and all tags, from one listing and the references in it.
 
-        Those that were there the last time are asked for along with the listing.
+        Those that existed last time are requested along with the listing.
         """
         guessed = sorted(self.listed or {branch_key(MAIN)})[:_GUESSES]
         folders, fetched = together(

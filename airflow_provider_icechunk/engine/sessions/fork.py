@@ -46,7 +46,7 @@ class ForkSession(Session):
         return self._coordinator.work
 
     def fork(self) -> ForkSession:
-        """A session for a worker of this worker, which stands on this one's tree, changes included.
+        """A session for a worker of this worker, based on this one's tree, changes included.
 
         Merge it into this session, and this one into the session that it was forked from.
         """
@@ -62,13 +62,13 @@ class ForkSession(Session):
             return self.tree.changes.copy()
 
     def result(self) -> ForkResult:
-        """What the session takes over that this one was forked from."""
+        """What the parent session of this fork merges."""
         return ForkResult(self.work.staged, self.hand_over(), self.tree.held)
 
     def fragment(self, worker: str) -> Fragment:
         """What this session wrote, stored durably first; `worker` names the writer in errors.
 
-        Only chunks can be handed back: arrays and groups are made by the session that hands out.
+        Only chunks can be handed back: the session that hands out creates arrays and groups.
         """
         with self.tree.lock:
             changes = self.tree.changes

@@ -1,8 +1,8 @@
-"""Manifests that are loaded when a session opens, if the configuration asks for it.
+"""Load manifests when a session opens, if the configuration says so.
 
-All of them are asked for together before the session is handed out, not behind its back: a thread
-that still loads when Airflow forks would leave its locks in the child. Nothing is preloaded unless
-it was asked for, because most sessions of a pipeline write, or read one array.
+All of them are requested together before the session is returned, not in the background: a thread
+that is still loading when Airflow forks would leave its locks in the child. Nothing is preloaded by
+default, because most sessions of a pipeline write, or read one array.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def preloaded(core: Core, snapshot: Snapshot) -> Snapshot:
         try:
             core.objects.manifest(identity)
         except IcechunkError as error:
-            # Whoever reads the array gets the error; the others need not.
+            # Reading the array reports the error; other readers need not see it.
             _log.info("Manifest %s was not preloaded: %s", core.format_id(identity), error.message)
 
     run_all(load, wanted, at_once=_AT_ONCE)

@@ -1,8 +1,9 @@
-"""A session that gives nodes other paths and does nothing else.
+"""A session that renames nodes and does nothing else.
 
-Node ids, manifests and chunks stay: a move of any size is one small commit. It is rebased over
-others who left the nodes that it moves, and their new places, alone. In generation `2` nobody can
-rebase over it; in the others, whose logs know no moves, those can who left the moved nodes alone.
+Node ids, manifests and chunks stay: a move of any size is one small commit. It can be rebased over
+commits that did not touch the nodes it moves or their new paths. In generation `2` nothing can be
+rebased over it; in the others, whose logs have no moves, commits that did not touch the moved
+nodes can.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A session: one snapshot to read from and, when it is writable, the changes on top of it.
 
-A session never sees what others do after it was opened. Its changes are invisible until `commit`
-moves the branch in one conditional write. All methods may be called from many threads.
+A session never sees changes that others make after it was opened. Its changes are invisible until
+`commit` moves the branch in one conditional write. All methods may be called from many threads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Session(Shown, SessionTwins):
     """Read one snapshot; with a branch, also change it and commit.
 
     :param core: what the sessions of a repository share.
-    :param base: the snapshot to stand on.
+    :param base: the base snapshot.
     :param branch: the branch that `commit` moves; `None` makes the session read-only.
     """
 
@@ -99,9 +99,9 @@ class Session(Shown, SessionTwins):
 
     @property
     def store(self) -> IcechunkStore:
-        """A Zarr store over this session, open. Zarr is imported by those who ask for it."""
-        # Not a cached property: until Python 3.12 those of all sessions share one lock, which a
-        # child that is forked meanwhile finds held forever.
+        """An open Zarr store over this session. Zarr is imported only when this is used."""
+        # Not a cached property: before Python 3.12 those of all sessions share one lock, which a
+        # child forked at that moment would find held forever.
         made: IcechunkStore | None = self.__dict__.get("_store")
         if made is not None:
             return made
@@ -124,7 +124,7 @@ class Session(Shown, SessionTwins):
 
     @property
     def snapshot_id(self) -> str:
-        """The snapshot the session stands on; after a commit, the new one."""
+        """The base snapshot of the session; after a commit, the new one."""
         return self._core.format_id(self.tree.base.id)
 
     @property
@@ -159,9 +159,9 @@ class Session(Shown, SessionTwins):
             return diff_of_changes(self.tree.base, self.tree.changes)
 
     def discard_changes(self) -> None:
-        """Forget every uncommitted change. Chunk files written meanwhile are left to collection.
+        """Discard every uncommitted change.
 
-        A read-only session has none, and nothing happens.
+        Chunk files already written are left to collection. Does nothing on a read-only session.
         """
         with self.tree.lock:
             if self.read_only:
@@ -199,7 +199,7 @@ class Session(Shown, SessionTwins):
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """Coordinates of the chunks that an array has, one after the other."""
+        """The coordinates of the chunks of an array, one by one."""
         for batch in self.chunk_batches(array_path, batch_size):
             for row in batch:
                 yield tuple(row)
@@ -220,21 +220,22 @@ class Session(Shown, SessionTwins):
         return virtual_locations(self.tree)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by so many places in each dimension.
+        """Move all chunks of an array by an offset in each dimension.
 
-        Chunks that would leave the grid are discarded: resize the array first to keep them. Places
-        that become empty read as the fill value.
+        Chunks that would leave the grid are discarded: resize the array first to keep them.
+        Positions that become empty read as the fill value.
         """
         shift_array(self.tree, array_path, chunk_offset)
 
     def reindex_array(
         self, array_path: str, forward: ChunkMapping, backward: ChunkMapping | None = None
     ) -> None:
-        """Move every chunk to where `forward` says, given its place; `None` leaves it there.
+        """Move every chunk to the position that `forward` returns for its own; `None` leaves it
+        there.
 
-        Only chunks that exist are asked for, so a place that an empty chunk would have moved to
-        keeps what it has, unless `backward`, the inverse, is given: then places whose origin is
-        `None` or empty are erased. An error in either function changes nothing.
+        Only existing chunks are moved, so a position that an empty chunk would have moved to keeps
+        its chunk, unless `backward`, the inverse, is given: then positions whose origin is `None`
+        or empty are erased. An error in either function changes nothing.
         """
         reindex_array(self.tree, array_path, forward, backward)
 
@@ -245,12 +246,14 @@ class Session(Shown, SessionTwins):
         *,
         labels: Mapping[str, Sequence[str]] | None = None,
     ) -> Iterator[None]:
-        """Say where in arrays one writes meanwhile: `with session.recording({"/t2m": box}): ...`.
+        """Declare where arrays are written in the block: `with session.recording({"/t2m": box}):
+        ...`.
 
-        A box has (first, one after the last) cell for each dimension. The commit keeps it in its
-        metadata, and a `MergeSolver` needs it to merge chunks that two commits wrote. Everything
-        written to these arrays meanwhile, by any thread, must lie in the box; a chunk that has no
-        cell in it, or one written at another time, makes the array one of which nothing is known.
+        A box has (first, end) cells for each dimension, end not included. The commit keeps it in
+        its metadata, and a `MergeSolver` needs it to merge chunks that two commits wrote.
+        Everything written to these arrays in the block, by any thread, must be inside the box; a
+        chunk without a cell in it, or one written at another time, leaves the array without a
+        record.
 
         :param labels: labels of growing dimensions that are written, kept beside the boxes.
         """
@@ -279,8 +282,8 @@ class Session(Shown, SessionTwins):
 
         Dying at any point leaves the branch at the old or at the new snapshot. If somebody else
         moved the branch first, a `ConflictError` is raised, or with `rebase_with` the changes are
-        moved over the other commits and it is tried again, `rebase_tries` times within `patience`
-        seconds at most. After success the session is read-only.
+        rebased over the other commits and the commit is retried, at most `rebase_tries` times
+        within `patience` seconds. After success the session is read-only.
 
         With a `token`, kept in the snapshot's metadata, an attempt that finds its own token between
         its base and the head returns that snapshot and writes nothing. Commits of which `replaces`
@@ -317,23 +320,23 @@ class Session(Shown, SessionTwins):
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
         """Store the changes as a snapshot that no branch names; the session is read-only then.
 
-        Refused if the snapshot below was collected, because its branch is gone: it shares chunks.
+        Refused if the base snapshot was collected because its branch is gone: it shares chunks.
         """
         with self.tree.lock:
             self._open_branch()
             return self._finish(self._committer.flush(message, self._with_default(metadata)))
 
     def rebase(self, solver: ConflictSolver) -> None:
-        """Move the changes over what was committed to the branch since the session was opened.
+        """Rebase the changes onto what was committed to the branch since the session was opened.
 
         On a conflict that `solver` may not decide, `RebaseFailedError` is raised and the session
-        stays on the last commit it could be moved to; with a `MergeSolver`, where it was.
+        stays on the last commit it could be rebased onto; with a `MergeSolver`, where it was.
         """
         with self.tree.lock:
             self._committer.rebase(self._open_branch(), solver)
 
     def stage(self) -> Snapshot:
-        """The tree as it is now as a stored snapshot that nothing names, for workers to stand on.
+        """Store the current tree as a snapshot that nothing names, as a base for workers.
 
         Without changes it is the base itself. Collection leaves it alone while it is young.
         """
@@ -347,20 +350,21 @@ class Session(Shown, SessionTwins):
     def merge_fragments(
         self, fragments: Sequence[Fragment], *, on_overlap: OnOverlap = "error"
     ) -> int:
-        """Take over what workers wrote; all of it or, on an error, nothing.
+        """Merge what workers wrote; all of it or, on an error, nothing.
 
         Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other arrays
-        than were handed out has staged them on top; that is taken over as well, from one worker.
+        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other
+        arrays than were handed out has staged them on top; these are merged as well, from one
+        worker only.
         """
         return self._coordinator.merge_fragments(fragments, on_overlap=on_overlap)
 
     def resume(self, work: WorkUnit) -> None:
-        """Become the session that handed out `work`, with the changes it had made by then."""
+        """Become the session that handed out `work`, with the changes it had made so far."""
         self._coordinator.resume(work)
 
     def fork(self) -> ForkSession:
-        """A session for a worker that stands on this one's tree, changes included."""
+        """A session for a worker, based on this one's tree, changes included."""
         # A fork is a session, too: neither module can be imported before the other.
         from .fork import ForkSession
 
@@ -373,13 +377,12 @@ class Session(Shown, SessionTwins):
             return ForkSession(self._core, self._core.objects.snapshot(work.staged), work)
 
     def merge(self, *others: Session) -> None:
-        """Take over what forks of this session, or for a fork its siblings, changed.
+        """Merge what forks of this session, or for a fork its siblings, changed.
 
-        All of it or, on an error, nothing.
-
-        Of a chunk that two of them wrote the later one's stays. Anything else that both sides
-        changed differently is refused. Warns if none of them wrote a chunk although there are new
-        arrays: then workers have written into copies of the forks, and those were not merged.
+        All of it or, on an error, nothing. If two of them wrote a chunk, the later one wins.
+        Anything else that both sides changed differently is refused. Warns if none of them wrote a
+        chunk although there are new arrays: then workers have written into copies of the forks, and
+        those were not merged.
         """
         from .fork import ForkSession
 
@@ -401,7 +404,7 @@ class Session(Shown, SessionTwins):
         return self._default_metadata | dict(metadata or {})
 
     def _writable_branch(self) -> str:
-        """The branch that what is written now is for; refuses a tree that only reads."""
+        """The branch to which changes will be committed; refuses a read-only tree."""
         self.tree.check_writable()
         assert self._branch is not None
         return self._branch
@@ -417,7 +420,7 @@ class Session(Shown, SessionTwins):
         return self._core.format_id(snapshot.id)
 
     def shown_facts(self) -> Mapping[str, object]:
-        """Whether it can write, where it stands and, if it writes, for which branch."""
+        """Whether it is writable, its snapshot and, if writable, its branch."""
         facts: dict[str, object] = {"read_only": self.read_only, "snapshot_id": self.snapshot_id}
         if not self.read_only:
             facts["branch"] = self.branch
@@ -444,7 +447,7 @@ class Origin:
 
     @classmethod
     def of(cls, core: Core) -> Origin:
-        """What may travel of an open repository."""
+        """The parts of an open repository that may be pickled."""
         return cls(core.storage, core.given, core.authorize, core.packing)
 
     def open(self) -> Core:

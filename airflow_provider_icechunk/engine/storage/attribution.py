@@ -1,4 +1,4 @@
-"""Who makes requests, told to the store in the user agent: for bills, logs and limits."""
+"""Who makes requests, sent in the user agent: for bills, logs and limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Attribution(Made):
     workload: str | None = None
     """What the requests are for, such as the name of a pipeline."""
     principal: str | None = None
-    """For whom they are made."""
+    """On whose behalf they are made."""
 
     def __post_init__(self) -> None:
         for name in ("client", "workload", "principal"):

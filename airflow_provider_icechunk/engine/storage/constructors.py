@@ -127,10 +127,10 @@ def tigris_storage(
     network_stream_timeout_seconds: int = 60,
     **credentials: Unpack[S3CredentialArguments],
 ) -> Storage:
-    """A prefix of a bucket on Tigris, whose requests ask for consistent answers.
+    """A prefix of a bucket on Tigris, with strongly consistent reads.
 
-    With `use_weak_consistency` they do not, and are answered by the nearest region: only for
-    reading what has not changed for a while.
+    With `use_weak_consistency` the nearest region answers: use it only to read what has not changed
+    for a while.
     """
     headers = {} if use_weak_consistency else {"X-Tigris-Consistent": "true"}
     return _s3(

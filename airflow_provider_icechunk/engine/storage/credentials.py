@@ -358,8 +358,9 @@ def s3_refreshable_credentials(
 ) -> S3Credentials.Refreshable:
     """Keys from `get_credentials`, which is called again before they expire.
 
-    With `scatter_initial_credentials` the function is called now and its result used first, also by
-    processes that get the storage in a pickle, which then has these keys in it as plain text.
+    With `scatter_initial_credentials` the function is called now and its result used first, even
+    by processes that receive the storage in a pickle, which then contains these keys in plain
+    text.
     """
     current = get_credentials() if scatter_initial_credentials else None
     return S3Credentials.Refreshable(get_credentials, current)

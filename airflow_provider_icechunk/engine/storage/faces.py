@@ -1,7 +1,7 @@
-"""The official face of storages: constructors as class methods, settings, listings, display.
+"""The official interface of storages: constructors as class methods, settings, listings, display.
 
-Beside the protocol in `base`, which is all that the engine needs of a storage. The constructors
-make classes that have this face, so they are imported when they are called.
+The engine itself needs only the protocol in `base`. The constructors create classes with this
+interface, so they are imported when they are called.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ _R2 = ("endpoint_url", "region", "allow_http", "network_stream_timeout_seconds")
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what was given: most constructors know few of the official options."""
+    """Only the given options: most constructors support few of the official ones."""
     options = {name: one for name, one in options.items() if one is not None}
     options.pop("legacy_rooted_keys", None)
     return options

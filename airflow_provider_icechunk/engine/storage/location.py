@@ -2,8 +2,8 @@
 
 Connections, the command line, Spark jobs, data source options and lineage all have this value in
 common, so `OPTIONS` is the only list of options, and `SCHEMES` the only list of kinds of storage.
-A location never contains a secret: whoever opens it passes credentials, or has them in its
-environment.
+A location never contains a secret: the process that opens it passes credentials, or has them in
+its environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _memories: dict[str, MemoryStorage] = {}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that a URL does not say."""
+    """A setting that is not part of a URL."""
 
     name: str
     help: str
@@ -65,7 +65,7 @@ OPTIONS: Mapping[str, Option] = {
 
 @dataclass(frozen=True, slots=True)
 class StorageLocation:
-    """A URL and the options that belong to it. Equal locations are the same place."""
+    """A URL and the options that belong to it. Equal locations mean the same storage."""
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
 
@@ -137,7 +137,7 @@ class StorageLocation:
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """What a scheme opens a URL with."""
+    """How a scheme opens a URL."""
 
     location: StorageLocation
     credentials: object = None

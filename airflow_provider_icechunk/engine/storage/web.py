@@ -1,4 +1,4 @@
-"""A repository behind a web server: reading only, by ranges, and without listings."""
+"""A repository behind a web server: read-only, by ranges, without listings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 
 
 class WebStorage(OfficialStorage):
-    """Objects below a URL. Redirects are not followed: name the place that they lead to."""
+    """Objects below a URL. Redirects are not followed: use the URL that they lead to."""
 
     def __init__(
         self,

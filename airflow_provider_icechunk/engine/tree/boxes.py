@@ -1,8 +1,8 @@
-"""Boxes of cells: which part of an array somebody wrote. Pure.
+"""Boxes of cells: the written parts of an array.
 
-A box has one half-open span of cells for each dimension. A set of boxes may always be replaced by a
-larger one: whoever reads it then assumes that more was written than really was, which can make a
-merge impossible but never wrong.
+Pure. A box has one half-open span of cells per dimension. A set of boxes may always be replaced by
+a larger one: readers then assume that more was written than actually was, which can make a merge
+impossible but never wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _add(kept: list[Box], box: Box) -> None:
         elif union == kept[place]:
             return
         else:
-            # What grew may touch boxes that were passed already.
+            # A box that grew may touch boxes that were already visited.
             box = union
             del kept[place]
             place = 0
@@ -83,7 +83,7 @@ def common(one: Box, other: Box) -> Box | None:
 
 
 def around(boxes: Sequence[Box]) -> Box:
-    """The smallest box that holds all of them, of which there is at least one."""
+    """The smallest box that contains all of them; there must be at least one."""
     return tuple(
         (min(start for start, _ in spans), max(stop for _, stop in spans))
         for spans in zip(*boxes, strict=True)
@@ -122,7 +122,7 @@ def moved(box: Box, by: Sequence[int]) -> Box:
 
 
 def chunk_box(index: Index, chunk_shape: Sequence[int], shape: Sequence[int]) -> Box:
-    """The cells of a chunk that lie in the array."""
+    """The cells of a chunk that are inside the array."""
     return tuple(
         (number * size, max(number * size, min((number + 1) * size, length)))
         for number, size, length in zip(index, chunk_shape, shape, strict=True)
@@ -140,7 +140,7 @@ def chunks_in(box: Box, chunk_shape: Sequence[int]) -> Extents:
 def cover(boxes: Boxes, document: ArrayDocument, index: NDArray[np.integer]) -> bool:
     """Whether each of these chunks has cells in one of the boxes.
 
-    Never in an array whose chunks differ in size: where they lie is not known here.
+    Never in an array whose chunks differ in size, because their positions are unknown here.
     """
     rank = len(document.shape)
     if document.chunk_counts is not None or not all(document.chunk_shape):
@@ -157,7 +157,7 @@ def cover(boxes: Boxes, document: ArrayDocument, index: NDArray[np.integer]) -> 
 
 
 def inside(boxes: Boxes, document: ArrayDocument, index: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which of these chunks lie wholly in one of the boxes."""
+    """Which of these chunks are entirely inside one of the boxes."""
     sizes, shape = (np.array(one, np.int64) for one in (document.chunk_shape, document.shape))
     starts = index.astype(np.int64) * sizes
     ends = np.minimum(starts + sizes, shape)

@@ -1,4 +1,4 @@
-"""What a session changed, and the ids it gives to new nodes.
+"""The changes of a session, and the ids it gives to new nodes.
 
 Nothing here reads storage. Chunk edits are `ChunkRefs` in which `RefKind.ERASED` rows delete, so
 laying them over a manifest, merging workers and listing what a commit touched are operations on
@@ -62,7 +62,7 @@ class ArrayEdits:
     def set(self, index: Index, payload: Payload | None, boxes: Boxes | None = None) -> None:
         """Write one reference, or erase the chunk with `None`.
 
-        :param boxes: cells outside of which the chunk is as it was.
+        :param boxes: the cells that may have changed.
         """
         self.revision = next(_edit_numbers)
         self._record(boxes)
@@ -123,13 +123,14 @@ class ChangeSet:
     updated: dict[NodeId, Node] = field(default_factory=dict)
     """Nodes of the base with another `zarr.json`."""
     deleted: dict[NodeId, Node] = field(default_factory=dict)
-    """Nodes of the base that are gone, as they were in the base."""
+    """Deleted nodes of the base, as they were in the base."""
     chunks: dict[NodeId, ArrayEdits] = field(default_factory=dict)
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels of growing dimensions that were written, as far as somebody said so."""
+    """The written labels of growing dimensions, as far as they were declared."""
     appends: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Growing dimensions, by the path of their coordinate, to whose end something was put: how long
-    the base has them, and where the new end is. What lies between may be put elsewhere."""
+    """Growing dimensions that were appended to, by the path of their coordinate: their length in
+    the base, and the new end. The part in between may be moved.
+    """
 
     def is_empty(self) -> bool:
         """Whether nothing was changed."""
@@ -165,7 +166,7 @@ class ChangeSet:
         self.deleted[node.id] = node
 
     def edits(self, node: Node) -> ArrayEdits:
-        """The chunk edits of an array, made when first needed."""
+        """The chunk edits of an array, created when first needed."""
         assert node.array is not None
         found = self.chunks.get(node.id)
         if found is None:
@@ -210,12 +211,12 @@ class ChangeSet:
         )
 
     def add_labels(self, labels: Mapping[str, Iterable[str]]) -> None:
-        """Labels that were written, too; each once, in the order in which they came."""
+        """Add written labels; each once, in the order of arrival."""
         for dimension, more in labels.items():
             self.labels[dimension] = tuple(dict.fromkeys((*self.labels.get(dimension, ()), *more)))
 
     def add_appends(self, appends: Mapping[str, tuple[int, int]]) -> None:
-        """Appends that were made, too; of one dimension they follow each other."""
+        """Add appends; those to one dimension follow each other."""
         for axis, (start, stop) in appends.items():
             first, last = self.appends.get(axis, (start, stop))
             self.appends[axis] = (min(first, start), max(last, stop))

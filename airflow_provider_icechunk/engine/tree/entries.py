@@ -1,4 +1,4 @@
-"""Groups and arrays of a tree as people list them: shape, chunks, type, what was written."""
+"""Groups and arrays of a tree for listings: shape, chunks, type, written chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of nodes as values: the tree after them, and what they come to. Pure."""
+"""Moves of nodes as values: the resulting tree, and their combined effect. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def log_of_moves(
     """The log of a commit that does nothing but move nodes.
 
     Without `logs_moves` they are deleted and created, under their own ids, so that every reader of
-    such logs finds a conflict with what somebody did to them at their old paths.
+    such logs detects a conflict with changes at their old paths.
     """
     if logs_moves:
         return TransactionLog(identity, moves=tuple(moves))

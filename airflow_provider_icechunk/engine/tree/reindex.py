@@ -1,7 +1,7 @@
-"""Give the chunks of an array other places in its grid, without reading or copying any of them.
+"""Move the chunks of an array within its grid, without reading or copying any of them.
 
-References are moved as columns. Only arrays whose chunks all have the same shape allow it: on other
-grids a chunk fits its own place and no other.
+References are moved as columns. All chunks of the array must have the same shape: on other grids a
+chunk fits only its own position.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, Unsupp
 from .tree import WorkingTree
 
 ChunkMapping = Callable[[Iterable[int]], Iterable[int] | None]
-"""From the place of a chunk to another one; `None` for nowhere."""
+"""Maps the position of a chunk to another one; `None` for nowhere."""
 
 _FAR = 1 << 33
 """Farther than any grid reaches."""
 
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], counts: Sequence[int]) -> ChunkRefs:
-    """The edits that move all of `refs` by `offset`: what leaves the grid is dropped, and places
-    that nothing moved to are erased. Pure.
+    """The edits that move all of `refs` by `offset`: chunks that leave the grid are dropped, and
+    positions that nothing moved to are erased. Pure.
     """
     near = np.array([min(max(step, -_FAR), _FAR) for step in offset], np.int64)
     places = refs.index.astype(np.int64) + near
@@ -47,8 +47,8 @@ def reindexed(
 ) -> ChunkRefs:
     """The edits that move each of `refs` to where `forward` says; `None` leaves it where it is.
 
-    With `backward`, places that nothing moved to are erased if it finds no chunk to come from. Of
-    chunks that are sent to one place the last one stays.
+    With `backward`, positions that nothing moved to are erased if it finds no source chunk. If
+    several chunks move to one position, the last one wins.
     """
     rows = refs.index.tolist()
     targets = [_place(forward(row), counts, path) for row in rows]
@@ -91,7 +91,7 @@ def _place(
 
 
 def shift_array(tree: WorkingTree, path: str, chunk_offset: Iterable[int]) -> None:
-    """Move all chunks of an array by so many places in each dimension."""
+    """Move all chunks of an array by an offset in each dimension."""
     offset = [int(step) for step in chunk_offset]
 
     def edits(refs: ChunkRefs, counts: Sequence[int]) -> ChunkRefs:

@@ -88,8 +88,7 @@ Find = Callable[[ManifestId, NodeId, Index], Payload | None]
 class WorkingTree:
     """Nodes and chunks as a session sees and changes them. Safe to use from many threads.
 
-    The lock guards the change set and which base it stands on; bytes are read and written outside
-    of it.
+    The lock guards the change set and its base; bytes are read and written without holding it.
     """
 
     def __init__(self, core: Core, base: Snapshot, *, read_only: bool) -> None:
@@ -106,7 +105,7 @@ class WorkingTree:
 
     @contextmanager
     def recording(self, boxes: Mapping[str, Boxes]) -> Iterator[None]:
-        """What is written to these arrays meanwhile, by any thread, lies in these boxes."""
+        """Everything written to these arrays in the block, by any thread, is inside these boxes."""
         with self.lock:
             self._recordings.append(boxes)
         try:
@@ -116,7 +115,7 @@ class WorkingTree:
                 self._recordings = [one for one in self._recordings if one is not boxes]
 
     def appended(self, axis: str, start: int, stop: int) -> None:
-        """Something was put at the end of a growing dimension, which may be put elsewhere later.
+        """Record an append to a growing dimension, which may be moved later.
 
         :param axis: path of the coordinate, which is also the name of the dimension.
         """
@@ -124,11 +123,11 @@ class WorkingTree:
             self.changes.add_appends({axis: (start, stop)})
 
     def is_recording(self, path: str) -> bool:
-        """Whether somebody says where in this array is being written."""
+        """Whether writes to this array are being recorded."""
         return any(path in one for one in self._recordings)
 
     def _recorded(self, node: Node, places: Sequence[Index] | NDArray[np.uint32]) -> Boxes | None:
-        """The boxes in which chunks are being written, if somebody says that and they fit."""
+        """The boxes in which chunks are being written, if they are recorded and fit."""
         if not self._recordings:
             return None
         said = [one[node.path] for one in self._recordings if node.path in one]
@@ -144,7 +143,7 @@ class WorkingTree:
             return node_at(self.base, self.changes, path)
 
     def array(self, path: str) -> Node:
-        """The array at `path`; an error that says what is there instead."""
+        """The array at `path`; otherwise an error that says what is there instead."""
         node = self.node(check_node_path(path))
         if node is None:
             raise NotFoundError(f"there is no array at {path}", kind=Kind.NODE_NOT_FOUND)
@@ -200,7 +199,7 @@ class WorkingTree:
     def chunk(self, path: str, index: Index) -> Payload | None:
         """Where the chunk at `index` of an array is; `None` if it was never written.
 
-        A place outside the grid, or a path without an array, has no chunk.
+        A position outside the grid, or a path without an array, has no chunk.
         """
         return self._chunk(path, index, self.core.objects.find)
 
@@ -218,7 +217,7 @@ class WorkingTree:
         ]
 
     def chunk_at_hand(self, path: str, index: Index) -> Payload | None:
-        """`chunk` without waiting for the storage; `None` also where it would have to be asked."""
+        """`chunk` without waiting for the storage; `None` also if that would be necessary."""
         return self._chunk(path, index, self.core.objects.find_cached)
 
     def _chunk(
@@ -306,7 +305,7 @@ class WorkingTree:
             self.changes.edits(node).set(index, payload, self._recorded(node, [index]))
 
     def erase(self, path: str, places: Sequence[Index]) -> None:
-        """Make chunks as if they were never written; what cannot be there is skipped."""
+        """Erase chunks, as if they were never written; positions without a chunk are skipped."""
         with self.lock:
             self.check_writable()
             node = node_at(self.base, self.changes, path)
@@ -319,9 +318,9 @@ class WorkingTree:
                 edits.set(index, None, boxes)
 
     def put_references(self, path: str, refs: ChunkRefs, boxes: Boxes | None = None) -> None:
-        """Make many chunks refer to other places at once.
+        """Change the references of many chunks at once.
 
-        :param boxes: cells outside of which they are as they were, if that is known.
+        :param boxes: the cells that may have changed, if known.
         """
         with self.lock:
             self.check_writable()
@@ -343,11 +342,11 @@ class WorkingTree:
             self.changes.edits(node).set_many(refs, boxes)
 
     def cached(self, wanted: Wanted) -> bytes | None:
-        """Bytes of a chunk range that are in memory; `None` where the storage has to be asked."""
+        """Bytes of a chunk range from memory; `None` if the storage must be read."""
         return self.core.reader.cached(wanted, self.writer)
 
     def read(self, wanted: Sequence[Wanted]) -> list[bytes]:
-        """Bytes of chunk ranges, also of chunks that wait to be stored."""
+        """Bytes of chunk ranges, including chunks that wait to be stored."""
         return self.core.reader.read_many(wanted, self.writer)
 
     def read_each(self, wanted: Sequence[Wanted], take: Take) -> None:

@@ -1,4 +1,4 @@
-"""Which addresses are on the internet, and which could be services of the own network.
+"""Which addresses are on the public internet, and which could be services on the local network.
 
 An IPv6 address can embed an IPv4 one that a gateway extracts: `64:ff9b::7f00:1` is 127.0.0.1 behind
 NAT64. The embedded address is checked.

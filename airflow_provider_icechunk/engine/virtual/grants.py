@@ -89,7 +89,7 @@ class HttpAccess:
     """Access to a web server, without credentials."""
 
     guarded: bool = False
-    """Whether its name has to resolve to public addresses."""
+    """Whether its name must resolve to public addresses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,6 @@ def checksum_of(value: str | datetime | None) -> Checksum | None:
 
 
 def reference_of(spec: Any) -> Virtual:
-    """What a spec refers to; one of the official class has the same attributes."""
+    """The target of a spec; the official class has the same attributes."""
     checksum = checksum_of(spec.etag_checksum or spec.last_updated_at_checksum)
     return Virtual(spec.location, spec.offset, spec.length, checksum)

@@ -27,7 +27,7 @@ from airflow_provider_icechunk.exceptions import (
 from .grants import Grant, S3Access
 from .locations import Location, parse_location
 
-# urllib3 is imported by what connects: most repositories have no virtual chunks.
+# urllib3 is imported where it is used: most repositories have no virtual chunks.
 if TYPE_CHECKING:
     import urllib3
     from mypy_boto3_s3.client import S3Client

@@ -1,8 +1,8 @@
 """Fragments and change sets as bytes.
 
 Both cross a network and a trust boundary, so they are decoded like a stored file: bounded,
-verified, `FormatError` for anything else. A fragment names the snapshot its work stood on and the
-job it belongs to, so that a fragment of other work cannot be merged by mistake.
+verified, `FormatError` for anything else. A fragment names its base snapshot and its job, so that
+a fragment of other work cannot be merged by mistake.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fragment:
     """Chunks that one worker wrote."""
 
     base: SnapshotId
-    """The snapshot that the worker stood on."""
+    """The base snapshot of the worker."""
     job: str
     worker: str
     """Who wrote it, for messages: a task number, a map index."""
@@ -59,7 +59,7 @@ class Fragment:
     """Store time in microseconds before which none of its files was stored. Without it they may be
     as old as the work itself."""
     boxes: Mapping[NodeId, Boxes] = field(default_factory=dict)
-    """Cells outside of which the worker wrote nothing, of the arrays of which it is known."""
+    """The cells that the worker may have written, for arrays with a record."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of growing dimensions that the worker wrote, as far as it said so."""
 
@@ -75,7 +75,7 @@ class Fragment:
 def encode_fragment(fragment: Fragment) -> bytes:
     """A fragment as bytes.
 
-    References that keep what a newer version added to them are refused: there is no place for it.
+    References with fields of a newer version are refused, because a fragment cannot hold them.
     """
     if any(refs.extra is not None for refs in fragment.arrays.values()):
         raise UnsupportedError(
@@ -282,7 +282,7 @@ def encode_changes(changes: ChangeSet, base: Snapshot) -> bytes:
 
 
 def decode_changes(data: bytes, base: Snapshot, *, where: str) -> ChangeSet:
-    """The changes in `data`, which were made on `base`."""
+    """The changes in `data`, based on `base`."""
     items = mp.as_array(mp.unpack(data, where=where), "the changes", where=where, sizes=(5,))
     if mp.as_number(items[0], "the version", where=where) != VERSION:
         raise FormatError(f"{where}: written by another release; both sides must run the same one")
@@ -313,7 +313,7 @@ def decode_changes(data: bytes, base: Snapshot, *, where: str) -> ChangeSet:
 
 
 def recorded(changes: ChangeSet) -> dict[NodeId, Boxes]:
-    """Cells outside of which nothing was written, of the arrays of which that is known."""
+    """The cells that may have been written, for arrays with a record."""
     return {
         node_id: edits.boxes
         for node_id, edits in changes.chunks.items()

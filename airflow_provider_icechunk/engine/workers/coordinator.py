@@ -1,4 +1,4 @@
-"""Handing out work and taking it back: what makes a session the coordinator of workers."""
+"""Hand out work and merge the results: the part of a session that coordinates workers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Coordinator:
         self._committer = committer
         self.tree = committer.draft.tree
         self.work: WorkUnit | None = None
-        """What was handed out, or what this session itself was given."""
+        """The work that was handed out, or that this session itself was given."""
         self._handed: dict[SnapshotId, Handed] = {}
 
     @property
@@ -64,7 +64,7 @@ class Coordinator:
         self._handed[staged.id] = Handed(staged.id, staged, ChangeSet())
 
     def stage(self) -> Snapshot:
-        """The tree as it is now as a stored snapshot that nothing names, for workers to stand on.
+        """Store the current tree as a snapshot that nothing names, as a base for workers.
 
         Without changes it is the base itself. Collection leaves it alone while it is young.
         """
@@ -91,11 +91,12 @@ class Coordinator:
     def merge_fragments(
         self, fragments: Sequence[Fragment], *, on_overlap: OnOverlap = "error"
     ) -> int:
-        """Take over what workers wrote; all of it or, on an error, nothing.
+        """Merge what workers wrote; all of it or, on an error, nothing.
 
         Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other arrays
-        than were handed out has staged them on top; that is taken over as well, from one worker.
+        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other
+        arrays than were handed out has staged them on top; these are merged as well, from one
+        worker only.
         """
         with self.tree.lock:
             self.tree.check_writable()
@@ -127,9 +128,9 @@ class Coordinator:
             return sum(len(refs) for refs in merged.values())
 
     def _staged_on_top(self, fragments: Sequence[Fragment], work: WorkUnit) -> WorkUnit | None:
-        """The work as the one worker left it that staged other arrays on top of what it was given.
+        """The work of the one worker that staged other arrays on top of its input.
 
-        Only what names our own staged snapshot as its beginning is believed.
+        It is accepted only if it is based on our own staged snapshot.
         """
         bases = {one.base for one in fragments if one.job == work.job} - {work.staged}
         found = [base for base in bases if self._begins_with(base, work.staged)]
@@ -180,9 +181,9 @@ class Coordinator:
             raise
 
     def merge_forks(self, forks: Sequence[ForkResult]) -> list[str]:
-        """Take over what forks changed; all of it or, on an error, nothing.
+        """Merge what forks changed; all of it or, on an error, nothing.
 
-        Returns arrays with cells that nobody filled, if none of the forks brings a chunk.
+        Returns arrays with unfilled cells, if none of the forks contains a chunk.
         """
         with self.tree.lock:
             before = self.tree.changes
@@ -224,7 +225,7 @@ class Coordinator:
         return work
 
     def _stage_again(self) -> Handed:
-        """The tree as it is now, staged; what was staged last serves if nothing changed since."""
+        """The current tree, staged; reuses the last staged snapshot if nothing has changed."""
         for handed in reversed(self._handed.values()):
             if handed.base == self.tree.base.id and handed.changes.is_same_as(self.tree.changes):
                 return handed
@@ -238,7 +239,7 @@ class Coordinator:
         return self.work, self._core.objects.snapshot(self.work.staged)
 
     def resume(self, work: WorkUnit) -> None:
-        """Become the session that handed out `work`, with the changes it had made by then."""
+        """Become the session that handed out `work`, with the changes it had made so far."""
         objects = self._core.objects
         with self.tree.lock:
             base, staged = objects.snapshot(work.base), objects.snapshot(work.staged)
@@ -258,7 +259,7 @@ class Coordinator:
             self._handed[staged.id] = Handed(base.id, staged, changes.copy())
 
     def discard(self) -> None:
-        """Forget what was handed out with changes that are discarded."""
+        """Forget work that was handed out with discarded changes."""
         self._handed = {n: h for n, h in self._handed.items() if h.changes.is_empty()}
 
 

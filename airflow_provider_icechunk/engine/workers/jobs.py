@@ -1,8 +1,8 @@
-"""Where the writers of one session leave their results: a folder of its own beside the data.
+"""The folder where the writers of one session leave their results, next to the data.
 
-Readers of the format never look into it. A job is one attempt to fill one session; what an earlier
-attempt left lies in another folder and cannot be merged by mistake. Each writer puts one object, as
-a whole, so that a writer that runs again replaces what it left before.
+Readers of the format ignore it. A job is one attempt to fill one session; results of an earlier
+attempt are in another folder and cannot be merged by mistake. Each writer puts one complete object,
+so a writer that runs again replaces its earlier result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JobFolder:
 
     @property
     def prefix(self) -> str:
-        """What all keys of the job start with."""
+        """The prefix of all keys of the job."""
         return f"{job_key(self.job)}/"
 
     def put_fragment(self, writer: str, fragment: Fragment) -> str:

@@ -1,10 +1,10 @@
-"""Merge what workers did into the session that handed the work out. Pure.
+"""Merge the results of workers into the session that handed the work out.
 
-Forks and fragments stand on a *staged* snapshot: the base of the coordinating session with the
-changes it had by then. What the coordinator changed since, and what was merged before, counts as
-ours. Chunks that two forks wrote go to the later merge, as in the official library; of two
-fragments they are an error unless the caller says otherwise. Everything else that both sides
-changed differently is refused, because one of them would be lost in silence.
+Pure. Forks and fragments are based on a *staged* snapshot: the base of the coordinating session
+with its changes so far. Later changes by the coordinator, and earlier merges, count as ours. If two
+forks wrote a chunk, the later merge wins, as in the official library; with two fragments it is an
+error unless the caller says otherwise. Everything else that both sides changed differently is
+refused, because one of them would be lost in silence.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from .codec import Fragment
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What a fork was given."""
+    """The input of a fork."""
 
     base: SnapshotId
-    """The snapshot that the coordinator stood on."""
+    """The base snapshot of the coordinator."""
     staged: Snapshot
     changes: ChangeSet
     """The coordinator's changes at that moment, which `staged` contains. Never edited."""
@@ -171,7 +171,7 @@ def _refused(node: Node, why: str) -> FragmentError:
 
 
 OnOverlap = Literal["error", "first", "last"]
-"""Who wins when two fragments hold one chunk: nobody, the earlier or the later in the list."""
+"""Who wins if two fragments contain the same chunk: neither, the earlier or the later one."""
 
 
 def merge_fragments(

@@ -1,8 +1,8 @@
-"""Which release wrote something that travels between processes, for messages of another one.
+"""The release that wrote something passed between processes, for error messages of another one.
 
-Work units, fragments, reports of writers and rows of triggers outlive an upgrade, so they say who
-wrote them. What another release wrote is read as long as it is understood; if it is not, both are
-named.
+Work units, fragments, reports of writers and rows of triggers outlive an upgrade, so they name
+their release. Data of another release is read as long as it is understood; otherwise the error
+names both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A zip for executors: this package and, if wanted, those of its needs that work in a zip.
+"""A zip for executors: this package and, if wanted, those of its requirements that work from a zip.
 
-The bytes depend on the versions alone: entries are sorted and have no times.
+The bytes depend only on the versions: entries are sorted and have no times.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LEFT_OUT = ("__pycache__/", "../")
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A zip that was written, and what must be installed beside it."""
+    """A written zip, and what else must be installed."""
 
     path: Path
     size: int
     contained: tuple[str, ...]
     """`name==version` of what is inside."""
     needed: tuple[str, ...]
-    """`name==version` of what has machine code or data files, or was not to be included."""
+    """`name==version` of packages with machine code or data files, or that were not included."""
 
 
 def ship(output: Path, *, with_needs: bool = False) -> Shipped:

@@ -1,6 +1,6 @@
-"""The work unit: what a worker has to know about the session it works for, as JSON.
+"""The work unit: what a worker must know about its session, as JSON.
 
-A work unit (JSON, no credentials) says which repository and which snapshot to stand on; a fragment
+A work unit (JSON, no credentials) names the repository and the base snapshot; a fragment
 (columns in MessagePack) comes back. Workers write chunk files and nothing else; only the session
 that handed the work out can commit. Chunks of attempts that were not chosen are garbage for the
 collector.
@@ -34,16 +34,16 @@ _FIELDS = {"version", "repository", "generation", "branch", "base", "staged", "j
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """What a worker has to know. Holds no credentials: a worker uses its own."""
+    """The input of a worker. Holds no credentials: a worker uses its own."""
 
     repository: str
     """Where the repository is, for people and for checks; not an instruction where to connect."""
     generation: str
     branch: str
     base: SnapshotId
-    """The snapshot that the coordinating session stands on."""
+    """The base snapshot of the coordinating session."""
     staged: SnapshotId
-    """The snapshot that workers stand on: `base`, or `base` with the coordinator's changes."""
+    """The base snapshot of workers: `base`, or `base` with the coordinator's changes."""
     job: str
     since: int | None = None
     """Store time in microseconds before which nothing was stored for this work. Earlier releases do
@@ -108,6 +108,6 @@ class WorkUnit:
 def counted_since(work: WorkUnit, base: Snapshot) -> int:
     """The store time since when anything may have been stored for a work unit.
 
-    Where it does not say, that is when the snapshot was made on which the session stands.
+    If missing, that is when the base snapshot of the session was made.
     """
     return base.flushed_at if work.since is None else work.since

@@ -1,8 +1,8 @@
-"""Arrays of Dask into sessions: workers write into forks, and what came back is merged.
+"""Write Dask arrays into sessions: workers write to forks, which are merged.
 
-A worker of another process gets a copy of a fork with its task, writes into that copy and returns
-it. Nothing is lost in silence: a writable session refuses to travel, and what every task returned
-is merged before the call returns. Dask is imported by the functions that need it.
+A worker in another process gets a copy of a fork with its task, writes to that copy and returns it.
+Nothing is lost silently: a writable session cannot be pickled, and the result of every task is
+merged before the call returns. Dask is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ def merge_sessions(*sessions: Any) -> Any:
 
 
 def extract_session(zarray: Any, axis: Any = None, keepdims: Any = None) -> Any:
-    """The session that a Zarr array was opened with; the other arguments change nothing."""
+    """The session that a Zarr array was opened with; the other arguments are ignored."""
     del axis, keepdims
     return zarray.store.session
 
 
 def is_computed_elsewhere(obj: Any, options: Mapping[str, Any]) -> bool:
-    """Whether other processes would compute a part of a dataset, as Dask is set up now."""
+    """Whether other processes would compute a part of a dataset in the current Dask set-up."""
     variables = obj.variables if hasattr(obj, "data_vars") else {**obj.coords, None: obj}
     if not any(hasattr(getattr(one, "data", None), "dask") for one in variables.values()):
         return False
@@ -119,7 +119,7 @@ def write_by_workers(
     split_every: int | None,
     options: Mapping[str, Any],
 ) -> None:
-    """What `to_zarr` does, with the arrays of Dask written into a fork that is merged.
+    """Like `to_zarr`, but Dask arrays are written to a fork that is then merged.
 
     Xarray has no public way to leave the writes to the caller, so its writer is called in parts.
     """
@@ -154,7 +154,7 @@ def write_by_workers(
 
 
 _UNNAMED = "__xarray_dataarray_variable__"
-"""What Xarray calls a `DataArray` without a name."""
+"""Xarray's name for a `DataArray` without a name."""
 
 
 def _pairs(writer: Any) -> Iterator[tuple[Any, Any]]:

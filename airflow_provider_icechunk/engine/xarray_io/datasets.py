@@ -48,10 +48,10 @@ def is_dataset(value: object) -> bool:
 
 
 def open_dataset(session: Any, group: str | None = None, **options: Any) -> Any:
-    """A session's group as a `Dataset`; values are read when they are used.
+    """A session's group as a `Dataset`; values are read when used.
 
-    :param options: what `xarray.open_zarr` takes. `chunks` is `None` here, so that Dask is not
-        needed; `chunks={}` makes arrays of Dask.
+    :param options: options of `xarray.open_zarr`. `chunks` is `None` here, so that Dask is not
+        needed; `chunks={}` gives Dask arrays.
     """
     module = xarray()
     given = {"chunks": None, **options, "zarr_format": 3, "consolidated": False}
@@ -82,8 +82,8 @@ def to_icechunk(
 ) -> None:
     """Write a `Dataset` or `DataArray` into a session, as its `to_zarr` would. Commits nothing.
 
-    Arrays of Dask are computed by Dask's scheduler. Where that has workers of other processes, they
-    write into forks of the session, which are merged into it before the call returns.
+    Dask arrays are computed by Dask's scheduler. Workers in other processes write to forks of the
+    session, which are merged into it before the call returns.
 
     :param chunkmanager_store_kwargs: options of Dask, such as another `scheduler`.
     :param split_every: how many results of such workers a task merges.
@@ -127,12 +127,12 @@ def to_icechunk(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Where a `Dataset` goes, as far as that can be told beforehand."""
+    """Where a `Dataset` goes, as far as that is known in advance."""
 
     boxes: dict[str, Boxes]
     """By path of the array."""
     append: tuple[str, int, int] | None = None
-    """Path of the coordinate to whose end it goes, how long it was, and where the new end is."""
+    """Path of the coordinate to which it is appended, its old length, and its new end."""
 
 
 def _written(
@@ -183,7 +183,7 @@ def _places(
     region: Region,
     there: Mapping[tuple[str, str | None], int],
 ) -> dict[Hashable, tuple[int, int]] | None:
-    """The places that a region means; `None` where they cannot be found, which Xarray refuses."""
+    """The positions of a region; `None` if they cannot be found, which Xarray refuses."""
     if region is None:
         return {}
     given: Mapping[Any, Any] = dict.fromkeys(obj.dims, "auto") if region == "auto" else region
@@ -208,9 +208,9 @@ def _places(
 
 
 def parse_region(region: object) -> Region:
-    """A region as it is written in a Dag: slices, pairs, numbers or texts such as `3:5`, `auto`.
+    """A region as written in a DAG: slices, pairs, numbers or texts such as `3:5`, `auto`.
 
-    A number is one place; texts come from templates.
+    A number is one position; texts come from templates.
     """
     if region is None or region == "":
         return None
@@ -260,18 +260,18 @@ def write_dataset(
     append_dim: str | None = None,
     encoding: Mapping[Any, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a task does with a `Dataset` it returned; says what was written, as small JSON.
+    """Write a `Dataset` that a task returned; returns what was written, as small JSON.
 
-    With a region, variables without any of its dimensions are left as they are stored. Without one
-    and without a mode, variables are created or replaced, and others stay: the same again gives the
-    same.
+    With a region, variables without any of its dimensions are left as stored. Without a region and
+    a mode, variables are created or replaced, and others stay, so repeating it changes nothing.
     """
     dataset = as_dataset(obj)
     where = parse_region(region)
     if where is not None and append_dim is not None:
         raise InvalidInputError("give region or append_dim, not both")
     if where is not None:
-        # To Xarray `auto` alone is all dimensions, of which those without an index are whole.
+        # To Xarray, `auto` alone means all dimensions; those without an index are selected in
+        # full.
         names = set(dataset.dims) if where == "auto" else set(where)
         unknown = sorted(map(str, names - set(dataset.dims)))
         if unknown:

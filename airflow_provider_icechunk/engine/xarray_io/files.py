@@ -41,7 +41,7 @@ _NEEDS = {
 
 
 def format_of(path: str, given: str | None) -> FileFormat:
-    """The format of a file: what is given, or else by the ending of its name."""
+    """The format of a file: the given one, or else by its extension."""
     if given is not None:
         if given not in ("netcdf", "zarr", "grib"):
             raise InvalidInputError(f"file_format must be netcdf, zarr or grib, not {given!r}")
@@ -85,7 +85,8 @@ def open_file(
     if kind == "zarr":
         found = module.open_zarr(source, **{"chunks": None, "consolidated": False, **given})
     else:
-        # By default cfgrib leaves an index beside the file, where a task may not even write.
+        # By default cfgrib leaves an index next to the file, where a task may not be allowed to
+        # write.
         defaults: dict[str, Any] = (
             {"engine": "h5netcdf"}
             if kind == "netcdf"
@@ -94,8 +95,8 @@ def open_file(
         found = module.open_dataset(source, **{**defaults, **given})
     with found as dataset:
         chosen = _chosen(dataset, variables, source)
-        # How the file stores its variables is about the file: its chunks and filters mean nothing
-        # to a repository, and codecs of other formats would be refused.
+        # The encoding belongs to the file: its chunks and filters mean nothing to a repository,
+        # and codecs of other formats would be refused.
         yield chosen.drop_encoding()
 
 
@@ -110,7 +111,7 @@ def write_file(
     encoding: Mapping[str, Any] | None = None,
     if_exists: str = "replace",
 ) -> dict[str, Any]:
-    """Write a snapshot to a file; it is in its place when it is whole, and not before."""
+    """Write a snapshot to a file, which appears in its place only when complete."""
     kind, place = format_of(target, file_format), Path(target)
     if kind == "grib":
         raise UnsupportedError("GRIB can only be read: choose netcdf or zarr")
@@ -154,7 +155,7 @@ def _replace(
         else:
             dataset.to_netcdf(beside, engine="h5netcdf", encoding=given)
         if place.is_dir():
-            # A folder cannot be replaced in one step: the old one goes aside first.
+            # A folder cannot be replaced in one step: the old one is moved aside first.
             aside = place.with_name(f"{beside.name}.old")
             place.rename(aside)
             beside.rename(place)

@@ -1,4 +1,4 @@
-"""Zarr's codecs called directly: one chunk after the other, in the thread that has it.
+"""Call Zarr's codecs directly: one chunk after the other, in the thread that has it.
 
 Zarr's own pipeline awaits each codec for each chunk, with a thread for each compression. For small
 chunks that costs more than the work itself. Its codecs say (`SupportsSyncCodec`) when they can be
@@ -50,7 +50,7 @@ class ChunkCodecs:
 
     @classmethod
     def of(cls, codecs: Iterable[Codec]) -> ChunkCodecs | None:
-        """`None` if one of them needs an event loop, or reads parts of chunks by itself."""
+        """`None` if one of them needs an event loop, or reads parts of chunks itself."""
         chain = tuple(codecs)
         if SupportsSyncCodec is None or not all(
             isinstance(codec, SupportsSyncCodec)
@@ -132,8 +132,8 @@ def put_whole_chunks(
 ) -> list[Index]:
     """Encode chunks of one array and put them into a session's tree, all or none.
 
-    Chunks that hold only the fill value are not stored, unless the array wants that; returns their
-    numbers, for the caller to erase what was there.
+    Chunks that hold only the fill value are not stored, unless the array requires that; returns
+    their numbers, so that the caller can erase existing chunks.
     """
     empty: list[Index] = []
 
@@ -152,7 +152,7 @@ def put_whole_chunks(
 
 
 def bytes_of(value: Buffer) -> memoryview:
-    """What a buffer holds, uncopied."""
+    """The contents of a buffer, without a copy."""
     if not isinstance(value, Buffer):
         # As Zarr's own stores say it.
         raise TypeError(

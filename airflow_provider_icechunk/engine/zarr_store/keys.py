@@ -59,7 +59,7 @@ def parse_for_writing(key: str) -> DocumentKey | ChunkKey:
 
 
 def path_of(prefix: str) -> str | None:
-    """The node path that a key prefix stands for; `None` if it can be none."""
+    """The node path of a key prefix; `None` if it cannot be one."""
     return _path([segment for segment in prefix.strip("/").split("/") if segment])
 
 
@@ -69,7 +69,7 @@ def document_key(path: str) -> str:
 
 
 def chunk_prefix(path: str) -> str:
-    """What all chunk keys of an array start with; a 0-d array's one chunk has just this key."""
+    """The prefix of all chunk keys of an array; the only chunk of a 0-d array has just this key."""
     return CHUNK_PREFIX if path == ROOT else f"{path[1:]}/{CHUNK_PREFIX}"
 
 

@@ -1,8 +1,8 @@
 """Zarr's way from chunks to values and back, for stores of this package.
 
-What Zarr awaits chunk by chunk is done here for all chunks of a selection together: their places
-are looked up in one go, neighbours are read with one request, and codecs run in the thread that
-has the bytes. Large chunks are read and decoded, encoded and stored several at once.
+What Zarr awaits chunk by chunk is done here for all chunks of a selection together: their
+references are looked up at once, neighbours are read with one request, and codecs run in the
+thread that has the bytes. Large chunks are read and decoded, encoded and stored several at once.
 
 Zarr has one pipeline for all stores of a process. This one does as Zarr's own wherever the store is
 another one, a codec needs an event loop, or a chunk is changed in part.
@@ -45,11 +45,11 @@ from .releases import merged_chunk
 _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
 _WINDOW = 1 << 20
-"""Up to so many bytes of small chunks are read together, and what comes next ahead of time."""
+"""Up to this many bytes of small chunks are read together, and the next ones are read ahead."""
 _UNDER_WAY = 64 << 20
 """Bytes of large chunks that are dealt with at once."""
 _USUAL = 10
-"""Zarr's `async.concurrency`, unless somebody chose another one."""
+"""Zarr's `async.concurrency`, if it was changed."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
 _KNOWN = ("3.1.", "3.2.", "3.4.")
@@ -59,9 +59,9 @@ _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
 
 
 def use_short_ways() -> None:
-    """Make the pipeline below Zarr's, unless another one than the usual was chosen.
+    """Make the pipeline below Zarr's, unless a non-default one was chosen.
 
-    Only for releases whose pipeline it is known to stand in for.
+    Only for releases whose pipeline it is known to replace.
     """
     own = f"{IcechunkCodecPipeline.__module__}.{IcechunkCodecPipeline.__qualname__}"
     register_pipeline(IcechunkCodecPipeline)
@@ -159,7 +159,7 @@ class _Selection:
 
     @classmethod
     def of(cls, given: Sequence[_Given], codecs: ChunkCodecs | None) -> _Selection | None:
-        """`None` for what has to go Zarr's own way."""
+        """`None` if Zarr's own pipeline must be used."""
         if codecs is None or not given or given[0][1].prototype != buffer_prototype:
             return None
         store = getattr(given[0][0], "store", None)

@@ -1,4 +1,4 @@
-"""Values of a store as plain bytes: what programs reach through the official store's `_store`."""
+"""Values of a store as plain bytes: the interface of the official store's `_store`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Chunks that Zarr asks for in one turn of the event loop, read together.
+"""Read the chunks that Zarr requests in one turn of the event loop together.
 
 Zarr awaits many `get` calls at once. Handing each to a thread of its own costs more than reading a
-small chunk, and hides that neighbours lie in one file. So requests that arrive in the same turn are
-collected and answered by one call in one thread. Large chunks are another matter: each is worth a
+small chunk, and hides that neighbours are in one file. So requests that arrive in the same turn are
+collected and answered by one call in one thread. Large chunks are different: each is worth a
 thread, and waiting for the slowest of a batch would leave the decoder idle.
 """
 
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Later(Generic[Answer]):
-    """An answer that takes a while: found in a thread of its own, and given when it is there."""
+    """A slow answer: computed in a thread of its own, and returned when it is ready."""
 
     find: Callable[[], Answer]
 
@@ -38,7 +38,7 @@ class Later(Generic[Answer]):
 class Batcher(Generic[Request, Answer]):
     """Turns single awaited requests into calls of `answer_all` in a worker thread.
 
-    If a batch fails, each of its requests is tried alone, so that only the culprit fails.
+    If a batch fails, each of its requests is tried separately, so that only the faulty one fails.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ChunkReads:
         return self.tree.cached(Wanted(payload, *span(ask.byte_range, length(payload))))
 
     def together(self, asked: Sequence[Ask]) -> list[bytes | None]:
-        """All of them at once, with as few requests as their places allow."""
+        """All of them at once, with as few requests as possible."""
         wanted = self._wanted(asked)
         found = dict(zip(wanted, self.tree.read(list(wanted.values())), strict=True))
         return [found.get(position) for position in range(len(asked))]
@@ -155,7 +155,7 @@ class ChunkReads:
 
 
 def span(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
-    """Where the asked part of a value of `size` bytes begins and ends."""
+    """Start and end of the requested part of a value of `size` bytes."""
     match byte_range:
         case None:
             return 0, size

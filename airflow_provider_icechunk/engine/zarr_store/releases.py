@@ -20,9 +20,9 @@ def inner_array(array: zarr.Array[Any]) -> AsyncArray[Any]:
 
 
 def chunk_spec(array: zarr.Array[Any]) -> ArraySpec:
-    """What a stored unit of a regular array is: a shard, if it has them, otherwise a chunk.
+    """The unit of storage of a regular array: a shard, if it has them, otherwise a chunk.
 
-    The metadata had a method for it until 3.1.
+    The metadata had a method for this until 3.1.
     """
     inner = inner_array(array)
     # The field was private until 3.1.
@@ -37,7 +37,7 @@ def chunk_spec(array: zarr.Array[Any]) -> ArraySpec:
 
 
 def byte_order(codec: BytesCodec) -> str:
-    """Which end of a number a codec stores first: an enumeration's member in 3.1, text in 3.3."""
+    """The byte order of a codec: a member of an enumeration in 3.1, text in 3.3."""
     endian: Any = codec.endian
     return "little" if endian is None else str(getattr(endian, "value", endian))
 

@@ -1,7 +1,8 @@
 """`IcechunkStore`: a `zarr.abc.store.Store` over one session.
 
-The engine is synchronous. What needs no storage (documents, inline and packed chunks) is answered
-in the event loop; everything else runs in threads, with the chunks of one turn read together.
+The engine is synchronous. Requests that need no storage (documents, inline and packed chunks) are
+answered in the event loop; everything else runs in threads, with the chunks of one turn read
+together.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ Items = list[tuple[tuple[int, ...], Payload | None]]
 
 
 class StoreSession(Protocol):
-    """What a store has to know of its session."""
+    """What a store must know about its session."""
 
     @property
     def tree(self) -> WorkingTree:
@@ -109,9 +110,10 @@ class StoreSession(Protocol):
 
 
 def _be_known_to_others() -> None:
-    """Let `isinstance` of the official class accept ours, for programs that ask, like VirtualiZarr.
+    """Let `isinstance` checks against the official class accept this one, for programs like
+    VirtualiZarr.
 
-    Where neither it nor VirtualiZarr was imported, nobody can ask, and nothing is imported.
+    If neither it nor VirtualiZarr was imported, no such check can happen, and nothing is imported.
     """
     if _KNOWN or not {"icechunk", "virtualizarr"} & sys.modules.keys():
         return
@@ -164,7 +166,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
 
     @property
     def session(self) -> Any:
-        """The session whose tree this is. Its class lies above: the store knows a protocol only."""
+        """The session whose tree this is. Its class is above: the store knows only a protocol."""
         return self._session
 
     @property
@@ -234,7 +236,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """`get` for callers outside of an event loop."""
+        """`get` for callers outside an event loop."""
         parsed = parse(key)
         if isinstance(parsed, ChunkKey):
             return _buffer(self._chunks.together([Ask(parsed, byte_range)])[0], prototype)
@@ -245,7 +247,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> Buffers:
-        """Many values or parts of values; those that lie together are read together.
+        """Many values or parts of values; neighbours are read together.
 
         All of them at once, unless `get_partial_values_concurrency` was chosen.
         """
@@ -305,7 +307,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
                     self._tree.put_chunk(path, index, data)
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """`set` for callers outside of an event loop."""
+        """`set` for callers outside an event loop."""
         self.refuse_if_read_only()
         match parse_for_writing(key):
             case DocumentKey(path):
@@ -333,7 +335,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         self.delete_sync(key)
 
     def delete_sync(self, key: str) -> None:
-        """`delete` for callers outside of an event loop."""
+        """`delete` for callers outside an event loop."""
         self.refuse_if_read_only()
         match parse(key):
             case DocumentKey(path):
@@ -361,13 +363,13 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         self.sync_clear()
 
     def sync_clear(self) -> None:
-        """`clear` for callers outside of an event loop."""
+        """`clear` for callers outside an event loop."""
         self.refuse_if_read_only()
         for node in self._tree.nodes():
             self._tree.delete(node.path)
 
     async def is_empty(self, prefix: str) -> bool:
-        """Whether no key lies below `prefix`."""
+        """Whether there is no key below `prefix`."""
         names = await asyncio.to_thread(names_in, self._tree, prefix)
         return not names
 
@@ -440,7 +442,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
         for location, is_covered in covers.items():
             if not is_covered and has_known_scheme(location):
                 parse_location(location)
-        # Before a later reference replaces an earlier one: what is left out replaces nothing.
+        # Before a later reference replaces an earlier one: an omitted one replaces nothing.
         kept = [spec for spec in chunks if covers[spec.location]]
         items: Items = [(tuple(spec.index), reference_of(spec)) for spec in kept]
         refs = ChunkRefs.from_items(len(items[0][0]) if items else 0, items)
@@ -550,8 +552,8 @@ add_async_twins(IcechunkStore, ("set_virtual_ref", "set_virtual_refs", "set_virt
 def keys_with_prefix(tree: WorkingTree, prefix: str) -> Iterator[str]:
     """Every key at or below the path `prefix`.
 
-    The prefix ends where a name ends, as officially and in a folder: what lies below `foo` is not
-    in `foo-bar`.
+    The prefix ends where a name ends, as officially and in a folder: `foo` does not include
+    `foo-bar`.
     """
     path = prefix.strip("/")
     for node in tree.nodes():

@@ -49,7 +49,7 @@ def columns(
     lengths: ArrayLike,
     checksum: Checksum | None,
 ) -> ChunkRefs:
-    """References in order; an empty location is no reference and is left out.
+    """References in order; an empty location is not a reference and is left out.
 
     Equal locations are stored once, so that a million references into a thousand files cost a
     thousand strings.
@@ -94,7 +94,7 @@ def columns(
 
 
 def covered(refs: ChunkRefs, reader: VirtualReader) -> NDArray[np.bool_]:
-    """Which references lie where a declared container covers them; asked once per location."""
+    """Which references a declared container covers; checked once per location."""
     keys = span_keys(refs.span)
     starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     heads = keys[starts]

@@ -65,7 +65,7 @@ _SAME_SCHEME = {"s3a": "s3", "s3n": "s3"}
 def folder_below(store_root: str | None, location: str, *, where: str) -> str:
     """The folder of the data below the opened location: empty, or ending in a slash.
 
-    A state file is untrusted: a folder outside of that location is refused.
+    A state file is untrusted: a folder outside that location is refused.
     """
     if not store_root:
         return ""
@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 
 class DraftRefs(RefFiles):
-    """Snapshots, branches and tags in one document; the configuration beside it."""
+    """Snapshots, branches and tags in one document; the configuration next to it."""
 
     generation = Generation.DRAFT
     trust = Trust.CONDITIONS

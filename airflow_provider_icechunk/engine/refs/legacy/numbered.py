@@ -127,9 +127,9 @@ class NumberedBranches:
     def delete(self, name: str) -> bool:
         """Delete all files, the newest last, until none is left.
 
-        A commit that lands meanwhile is deleted as well. One that read the branch before and lands
-        afterwards restores it: numbered files cannot prevent that. An unknown file in the folder
-        prevents the deletion: on its own it would be an unreadable branch.
+        A commit that lands during this is deleted as well. One that read the branch before and
+        lands afterwards restores it: numbered files cannot prevent that. An unknown file in the
+        folder prevents the deletion: on its own it would be an unreadable branch.
         """
         self._check_no_strangers(name)
         deleted = False

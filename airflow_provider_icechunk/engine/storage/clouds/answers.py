@@ -1,4 +1,4 @@
-"""What the native client's errors say: a status and a code, no connection, or nothing certain.
+"""Interpret the native client's errors: a status and a code, no connection, or nothing certain.
 
 Its classes of errors are too coarse to decide on: a conflict with a write under way is called an
 existing object, and a lost answer has the class of a refused connection. So the status and the

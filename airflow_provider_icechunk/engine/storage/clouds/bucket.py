@@ -99,7 +99,7 @@ class CloudBucket(Requests):
         """All objects whose key starts with `prefix`; the client lists whole folders."""
         import obstore
 
-        # Before the first object is asked for: a wrong prefix or a fork is told at once.
+        # Before the first request, so that a wrong prefix or a fork is reported at once.
         folder = self.name(prefix.rpartition("/")[0]).strip("/")
         pages = self._asking(
             "list", prefix, lambda store: obstore.list(store, folder or None, chunk_size=_PAGE)

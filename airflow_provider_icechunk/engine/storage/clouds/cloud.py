@@ -74,7 +74,7 @@ class CloudSettings(BucketSettings):
 
 
 class Tokens:
-    """The present token of a refreshable source; asked for again before it expires."""
+    """The current token of a refreshable source; requested again before it expires."""
 
     def __init__(self, source: object) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""How the native client is set up and asked, whatever the store.
+"""How the native client is configured and called, whatever the store.
 
 It never retries: sent again by it, a write that landed would fail its own condition.
 """
@@ -81,7 +81,7 @@ def look(store: Any, name: str, version_of: VersionOf) -> ObjectHead:
 
 
 def tag_of(meta: Any) -> Version:
-    """The entity tag that the client was told."""
+    """The entity tag that the client received."""
     tag = meta["e_tag"]
     if not tag:
         raise Unfinished("the response has no entity tag")

@@ -1,4 +1,4 @@
-"""What stores tell about objects."""
+"""Metadata of objects, from stores."""
 
 from __future__ import annotations
 

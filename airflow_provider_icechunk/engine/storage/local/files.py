@@ -272,7 +272,7 @@ class Unsettled:
         self._failed: dict[str, str] = {}
 
     def replaces(self, path: str) -> bool:
-        """Whether a file exists that somebody may rely on, so that it must not get lost."""
+        """Whether a file exists that others may rely on, so it must not be lost."""
         return path not in self._new and os.path.lexists(path)
 
     def remember(self, path: str, made: Iterable[str], *, is_new: bool) -> None:

@@ -147,7 +147,7 @@ class _Refreshable(CredentialProvider):
 
 def _metadata(fetched: StaticCredentials) -> dict[str, str | None]:
     now = datetime.now(UTC)
-    # What says that it has expired is good for the request that it was fetched for.
+    # Credentials that claim to have expired are still used for the request they were fetched for.
     expires = max(fetched.expires_after or now + _UNLIMITED, now + _MOMENT)
     return {
         "access_key": fetched.access_key_id,

@@ -1,8 +1,8 @@
 """One process's access to a bucket, by the native client and by boto3's.
 
 Importing boto3 and creating its first client take half a second of processor time, longer than
-opening a repository. So it is left alone until it is needed: for credentials that it has to find,
-and for requests that the native client does not make.
+opening a repository. So it is not used until needed: for credentials that it must find, and for
+requests that the native client does not make.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Connection:
 
 
 def given_keys(settings: S3Settings) -> Keys | None:
-    """Keys that nobody has to find."""
+    """Keys that were passed explicitly."""
     given = settings.credentials
     if not isinstance(given, StaticCredentials):
         return None

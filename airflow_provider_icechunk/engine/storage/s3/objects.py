@@ -150,7 +150,7 @@ class NativeObjects:
         raise failure
 
     def _store(self, large: bool) -> S3Store:
-        """The store with the present credentials, which may have been renewed meanwhile."""
+        """The store with the current credentials, which may have been renewed."""
         if not usable():
             raise UseClient
         keys = self._keys()
@@ -178,7 +178,7 @@ class NativeObjects:
         try:
             return self._make(keys, large)
         except (BaseError, OSError, ValueError) as error:
-            # Its text may repeat what it was given, and that includes secrets.
+            # Its text may repeat its input, including secrets.
             kind = type(error).__name__
             _log.warning("%s is accessed by boto3 alone: no native client (%s)", self._root, kind)
             raise UseClient from None

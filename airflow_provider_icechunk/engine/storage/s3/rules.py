@@ -1,6 +1,6 @@
-"""Rules of a bucket that matter to whoever deletes in it, or that delete by themselves.
+"""Bucket rules that affect deletion, or that delete objects themselves.
 
-Asked for where a person waits for the answer; whoever may not see a rule is told nothing about it.
+Queried only when a person waits for the answer; rules that may not be read are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NEEDS_RESTORING = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 
 
 def warnings_about(bucket: Bucket) -> list[str]:
-    """What the rules of a bucket mean for repositories in it, in sentences."""
+    """The effect of a bucket's rules on repositories in it, in sentences."""
     client, name = bucket.client, {"Bucket": bucket.settings.bucket}
     prefix = bucket.name("")
     asked: list[tuple[Callable[..., Any], Callable[[Any], Iterator[str]]]] = [

@@ -26,7 +26,7 @@ class S3Settings(BucketSettings):
     """
     requester_pays: bool = False
     kms_key_id: str | None = None
-    """The key of AWS KMS that encrypts what is written; boto3 makes the writes then."""
+    """The AWS KMS key that encrypts new objects; boto3 then makes the writes."""
     page_size: int = 1000
     """Keys in a page of a listing."""
 
@@ -43,5 +43,5 @@ class S3Settings(BucketSettings):
 
     @property
     def verifies_reads(self) -> bool:
-        """Whether checksums of whole objects were asked for, and not only left to the default."""
+        """Whether checksums of whole objects were requested explicitly."""
         return self.checksums == "when_supported"
