@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import SecretStr, ValidationError, model_validator
 
 from airflow_provider_icechunk.engine.closed import ClosedModel
+from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import check_bucket_name
 from airflow_provider_icechunk.engine.storage.location import OPTIONS, StorageLocation
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
@@ -261,8 +262,6 @@ def _wrong(where: str, problem: str) -> InvalidInputError:
 
 def build_storage(settings: IcechunkConnection, repository: str, *, tries: int = 10) -> Storage:
     """The storage of a repository; `tries` limits how often a failing request is sent."""
-    from airflow_provider_icechunk.engine.retry import Backoff
-
     from .borrowed import credentials_of
 
     location = settings.location(repository)

@@ -18,7 +18,7 @@ from airflow_provider_icechunk.exceptions import (
     NotFoundError,
 )
 
-from .connection import CONN_TYPE, ROOT, IcechunkConnection, parse_connection
+from .connection import CONN_TYPE, ROOT, IcechunkConnection, build_storage, parse_connection
 from .form import field_behaviour, form_widgets
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.storage.base import Storage
     from airflow_provider_icechunk.engine.storage.location import StorageLocation
 
-    from .connection import IcechunkConnection
 
 T = TypeVar("T")
 
@@ -51,8 +50,6 @@ def check_root(settings: IcechunkConnection) -> tuple[bool, str]:
     reads fails here, others are checked by the first write.
     """
     from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
-
-    from .connection import build_storage
 
     if settings.storage == "file" and not Path(settings.host).is_dir():
         return False, f"unreachable: no directory {settings.host} on this machine"
@@ -251,8 +248,6 @@ class IcechunkHook(BaseHook):
 
     def storage(self, repository: str) -> Storage:
         """The storage of a repository, with the credentials of the connection."""
-        from .connection import build_storage
-
         return build_storage(self.settings, repository)
 
     def place(self, repository: str) -> StorageLocation:

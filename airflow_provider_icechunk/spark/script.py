@@ -34,10 +34,11 @@ from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputErro
 from airflow_provider_icechunk.spark.write.files import FilesWork
 from airflow_provider_icechunk.spark.write.frames import Axis, Missing, run_cells
 from airflow_provider_icechunk.spark.write.functions import Function, FunctionWork
-from airflow_provider_icechunk.spark.write.job import JobResult, SparkWriteJob, say_in_log
+from airflow_provider_icechunk.spark.write.job import SparkWriteJob, say_in_log
 from airflow_provider_icechunk.spark.write.places import labels_of_run, place_of_run
 from airflow_provider_icechunk.spark.write.work import Work
 
+from .progress import print_line
 from .runtime import cores, die_with_parent, one_line, opened, start
 
 _LONGEST_ERROR = 4000
@@ -162,7 +163,7 @@ def pipeline_job(
             with (
                 _spark(spark, name) as running,
                 adopted_job(
-                    running, handed.session, writer, arguments=handed.arguments, say=_print
+                    running, handed.session, writer, arguments=handed.arguments, say=print_line
                 ) as job,
             ):
                 yield job
@@ -195,7 +196,7 @@ def adopted_job(
     except Exception as error:
         folder.put_result(writer, {"error": one_line(error)[:_LONGEST_ERROR]})
         raise
-    folder.put_result(writer, {**_report(result), "fragment": key, "appends": job.appends})
+    folder.put_result(writer, {**result.counts(), "fragment": key, "appends": job.appends})
     if say is not None:
         say(f"icechunk: {result.tasks} tasks left {result.chunks} chunks for the commit")
 
@@ -219,10 +220,10 @@ def _by_hand(
     with _spark(spark, Path(sys.argv[0]).name) as running:
         writing = SparkWriteJob(running, repository, work, done=None)
         writing.labels = labels_of_run(placement)
-        job = PipelineJob(running, writing, dataset, placement, dict(chosen.argument), _print)
+        job = PipelineJob(running, writing, dataset, placement, dict(chosen.argument), print_line)
         yield job
         result = writing.commit(chosen.message or f"{Path(sys.argv[0]).name} by hand")
-    _print(
+    print_line(
         f"icechunk: committed {result.snapshot_id} to {branch} of {repository.storage.location}: "
         f"{result.tasks} tasks, {result.chunks} chunks"
     )
@@ -299,18 +300,3 @@ def _spark(given: SparkSession | None, name: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-def _report(result: JobResult) -> dict[str, object]:
-    return {
-        "tasks": result.tasks,
-        "resumed": result.resumed,
-        "chunks": result.chunks,
-        "size": result.size,
-        "seconds": result.seconds,
-    }
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

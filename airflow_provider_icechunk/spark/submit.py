@@ -53,6 +53,7 @@ from airflow_provider_icechunk.spark.write.regions import plan_exactly
 from airflow_provider_icechunk.spark.write.virtual import VirtualWork, scan_headers
 from airflow_provider_icechunk.spark.write.work import TaskWriter, Work
 
+from .progress import print_line
 from .runtime import cores, die_with_parent, one_line, open_array, start
 
 
@@ -338,7 +339,7 @@ def run_job(arguments: Sequence[str] | None = None) -> None:
             spark.stop()
     except IcechunkError as error:
         raise SystemExit(f"icechunk: {error}") from error
-    _say(f"{RESULT_MARK} {json.dumps(result, sort_keys=True)}")
+    print_line(f"{RESULT_MARK} {json.dumps(result, sort_keys=True)}")
 
 
 def run(spark: SparkSession, specification: JobSpecification) -> dict[str, object]:
@@ -382,21 +383,12 @@ def _write(writing: SparkWriteJob, specification: JobSpecification) -> dict[str,
     at_once = cores(writing.spark)
     writer = Together.of([work.writer(writing.view, at_once) for work in works])
     names = writer.names
-    _say(f"icechunk: {len(names)} tasks to run for {writing.repository.storage.location}")
-    writing.run(names, writer, say=_say)
+    print_line(f"icechunk: {len(names)} tasks to run for {writing.repository.storage.location}")
+    writing.run(names, writer, say=print_line)
     key, result = writing.leave(specification.writer)
     return {
         "fragment": key,
         "writer": specification.writer,
-        "tasks": result.tasks,
-        "resumed": result.resumed,
-        "chunks": result.chunks,
-        "size": result.size,
-        "seconds": result.seconds,
+        **result.counts(),
         "appends": specification.appends,
     }
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

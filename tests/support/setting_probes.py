@@ -33,7 +33,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     Lost,
     PutOutcome,
 )
-from airflow_provider_icechunk.engine.storage.clouds.values import Body
+from airflow_provider_icechunk.engine.storage.clouds.requests import Body
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage

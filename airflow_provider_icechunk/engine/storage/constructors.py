@@ -31,7 +31,7 @@ from .credentials import (
     s3_credentials,
     storage_credentials,
 )
-from .location import shown
+from .location import StorageLocation, shown
 from .memory import MemoryStorage
 
 
@@ -309,8 +309,6 @@ def redirect_storage(base_url: str) -> Storage:
 
     Asked once, now. The credentials are those of the environment.
     """
-    from .location import StorageLocation
-
     url = base_url
     for _ in range(_REDIRECTS):
         if urlsplit(url).scheme not in {"http", "https"}:

@@ -20,10 +20,11 @@ from airflow_provider_icechunk.exceptions import (
     VirtualChunkError,
 )
 
+from .clouds import cloud_bucket, describe_cloud, fetch_cloud
 from .grants import CloudAccess, FileAccess, Grant, Grants, HttpAccess, S3Access
 from .locations import BY_NAME, Location, parse_location
 from .sources import ForeignFile, describe_file, describe_http, describe_s3
-from .transports import Part, changed_error, fetch_file
+from .transports import Part, changed_error, fetch_file, fetch_http, fetch_s3, http_pool, s3_client
 
 if TYPE_CHECKING:
     import urllib3
@@ -72,18 +73,12 @@ class NetworkTransport:
             case FileAccess():
                 return fetch_file(grant, location, start, stop, checksum)
             case HttpAccess(guarded):
-                from .transports import fetch_http
-
                 pool = self._clients.get().http(guarded=guarded)
                 return fetch_http(pool, grant, location, start, stop, checksum, self._retry)
             case S3Access() as access:
-                from .transports import fetch_s3
-
                 client = self._clients.get().s3(grant, access, location.host)
                 return fetch_s3(client, access, location, start, stop, checksum, self._retry)
             case CloudAccess() as access:
-                from .clouds import fetch_cloud
-
                 bucket = self._clients.get().cloud(grant, access, location.host)
                 return fetch_cloud(bucket, location, start, stop, checksum, self._retry)
 
@@ -98,8 +93,6 @@ class NetworkTransport:
                 client = self._clients.get().s3(grant, access, location.host)
                 return describe_s3(client, location, url, self._retry)
             case CloudAccess() as access:
-                from .clouds import describe_cloud
-
                 bucket = self._clients.get().cloud(grant, access, location.host)
                 return describe_cloud(bucket, location, url, self._retry)
 
@@ -114,8 +107,6 @@ class _Clients:
         self._http: dict[bool, urllib3.PoolManager] = {}
 
     def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
-        from .transports import s3_client
-
         with self._lock:
             client = self._s3.get((grant.url_prefix, bucket))
             if client is None:
@@ -124,8 +115,6 @@ class _Clients:
             return client
 
     def cloud(self, grant: Grant, access: CloudAccess, bucket: str) -> CloudBucket:
-        from .clouds import cloud_bucket
-
         with self._lock:
             found = self._clouds.get((grant.url_prefix, bucket))
             if found is None:
@@ -133,8 +122,6 @@ class _Clients:
             return found
 
     def http(self, *, guarded: bool) -> urllib3.PoolManager:
-        from .transports import http_pool
-
         with self._lock:
             if guarded not in self._http:
                 self._http[guarded] = http_pool(guarded=guarded)

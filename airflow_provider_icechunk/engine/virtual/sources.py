@@ -17,12 +17,13 @@ from urllib.parse import quote
 
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified, Virtual
 from airflow_provider_icechunk.engine.retry import Backoff
+from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING
 from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.exceptions import InvalidInputError, VirtualChunkError
 
 from .grants import Grant
 from .locations import Location
-from .transports import granted_path, local_etag
+from .transports import granted_path, local_etag, moment
 
 if TYPE_CHECKING:
     import urllib3
@@ -131,7 +132,6 @@ def describe_file(grant: Grant, location: Location, url: str) -> ForeignFile:
 
 def describe_s3(client: S3Client, location: Location, url: str, retry: Backoff) -> ForeignFile:
     """An object in a bucket."""
-    from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING
     from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of, failures
 
     for last in retry.attempts():
@@ -157,8 +157,6 @@ def describe_s3(client: S3Client, location: Location, url: str, retry: Backoff) 
 def describe_http(pool: urllib3.PoolManager, location: Location, url: str) -> ForeignFile:
     """A file on a web server, which has to report its size."""
     from urllib3.exceptions import HTTPError
-
-    from .transports import moment
 
     try:
         answer = pool.request(

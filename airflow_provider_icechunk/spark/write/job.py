@@ -171,6 +171,16 @@ class JobResult:
     """Bytes of values that this attempt wrote."""
     seconds: float
 
+    def counts(self) -> dict[str, object]:
+        """How much was done, for the report that a driver leaves."""
+        return {
+            "tasks": self.tasks,
+            "resumed": self.resumed,
+            "chunks": self.chunks,
+            "size": self.size,
+            "seconds": self.seconds,
+        }
+
 
 class SparkWriteJob:
     """One transaction filled by Spark tasks.

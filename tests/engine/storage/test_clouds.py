@@ -18,12 +18,15 @@ from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Exactly, Lost, Written
-from airflow_provider_icechunk.engine.storage.clouds.answers import native_error
 from airflow_provider_icechunk.engine.storage.clouds.azure import AzureSettings, AzureStorage
 from airflow_provider_icechunk.engine.storage.clouds.bucket import _failure
 from airflow_provider_icechunk.engine.storage.clouds.gcs import GcsSettings, GcsStorage
 from airflow_provider_icechunk.engine.storage.clouds.settings import MIB
-from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble, trouble_of_native
+from airflow_provider_icechunk.engine.storage.clouds.troubles import (
+    Trouble,
+    native_error,
+    trouble_of_native,
+)
 from airflow_provider_icechunk.engine.storage.secrets import (
     AccountKey,
     AnonymousCredentials,

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Bounded, Lost, Written
-from airflow_provider_icechunk.engine.storage.clouds.answers import NativeError
+from airflow_provider_icechunk.engine.storage.clouds.troubles import NativeError
 from airflow_provider_icechunk.engine.storage.s3.client import make_client
 from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of
 from airflow_provider_icechunk.engine.storage.s3.objects import ask_root, find_root

@@ -35,14 +35,12 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
 )
 
-from .answers import NativeError, native_error
 from .cloud import CloudSettings, Tokens
 from .conditional import settle_put
 from .forks import Holder, claim, usable
 from .native import ONCE, SLOW, client_options, fetch, is_sendable, look, pool_to
-from .requests import Requests, Upload
-from .troubles import Trouble
-from .values import Body, ObjectHead
+from .requests import Body, ObjectHead, Requests, Upload
+from .troubles import NativeError, Trouble, native_error
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from airflow_provider_icechunk.engine.storage.base import (
     Version,
 )
 
+from .requests import Body, ObjectHead
 from .settings import MIB, BucketSettings
-from .values import Body, ObjectHead
 
 if TYPE_CHECKING:
     from urllib3 import PoolManager

@@ -22,11 +22,28 @@ from airflow_provider_icechunk.engine.storage.base import (
 from airflow_provider_icechunk.engine.storage.tuning import Slots
 from airflow_provider_icechunk.exceptions import IcechunkError
 
-from .answers import NativeError
-from .troubles import PASSING, Trouble, explained, trouble_of_native
-from .values import Body, ObjectHead
+from .troubles import PASSING, NativeError, Trouble, explained, trouble_of_native
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """An object's properties without its bytes."""
+
+    size: int
+    created_at: datetime
+    version: Version
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Bytes that a store sent, and whether they are the requested range or everything."""
+
+    data: Data
+    version: Version
+    is_range: bool
 
 
 @dataclass(frozen=True, slots=True)

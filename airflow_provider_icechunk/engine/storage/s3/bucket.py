@@ -20,9 +20,8 @@ from airflow_provider_icechunk.engine.storage.base import (
     Version,
     check_finished,
 )
-from airflow_provider_icechunk.engine.storage.clouds.requests import Requests
+from airflow_provider_icechunk.engine.storage.clouds.requests import Body, ObjectHead, Requests
 from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble
-from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
 from airflow_provider_icechunk.exceptions import IcechunkError, StorageError
 
 from .errors import UseClient, classify, failures, translate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from airflow_provider_icechunk.engine.storage.clouds.answers import NativeError
 from airflow_provider_icechunk.engine.storage.clouds.troubles import (
+    NativeError,
     Trouble,
     explained,
     trouble_of,

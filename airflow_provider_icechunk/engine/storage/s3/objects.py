@@ -20,7 +20,6 @@ from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from airflow_provider_icechunk.engine.storage.base import ByteRange, Unfinished, Until, Version
-from airflow_provider_icechunk.engine.storage.clouds.answers import is_unreadable, native_error
 from airflow_provider_icechunk.engine.storage.clouds.forks import Holder, claim, usable
 from airflow_provider_icechunk.engine.storage.clouds.native import (
     ONCE,
@@ -31,7 +30,8 @@ from airflow_provider_icechunk.engine.storage.clouds.native import (
     look,
     tag_of,
 )
-from airflow_provider_icechunk.engine.storage.clouds.values import Body, ObjectHead
+from airflow_provider_icechunk.engine.storage.clouds.requests import Body, ObjectHead
+from airflow_provider_icechunk.engine.storage.clouds.troubles import is_unreadable, native_error
 from airflow_provider_icechunk.engine.storage.secrets import AnonymousCredentials
 
 from .errors import UseClient
