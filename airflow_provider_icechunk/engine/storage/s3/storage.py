@@ -13,7 +13,7 @@ from airflow_provider_icechunk.engine.storage.secrets import (
     EnvironmentCredentials,
     S3Credentials,
 )
-from airflow_provider_icechunk.engine.storage.tuning import Tuning
+from airflow_provider_icechunk.engine.storage.tuning import EVERY_SETTING, Tuning
 
 from .rules import warnings_about
 from .settings import S3Settings
@@ -66,6 +66,11 @@ class S3Storage(BucketStorage):
     def settings(self) -> S3Settings:
         """The settings of this storage."""
         return self._settings
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """All: settings are made for buckets."""
+        return EVERY_SETTING
 
     def tuned(self, tuning: Tuning) -> S3Storage:
         """The same bucket with other retries, storage classes or concurrency."""
