@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 from airflow_provider_icechunk.engine.format.codec import FileNames
 from airflow_provider_icechunk.engine.format.ids import (
@@ -123,7 +124,7 @@ class DraftLayout:
 
     def names_in(self, prefix: str) -> FileNames:
         """Ids of 16 bytes as hexadecimal digits; metadata files have an extension."""
-        aliases: dict[str, Mapping[bytes, str]] = {
+        aliases: dict[str, Mapping[Any, str]] = {
             self.snapshots: self.names,
             self.manifests: self.inventories.names,
             self.chunks: self.chunk_files.names,
