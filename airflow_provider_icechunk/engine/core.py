@@ -25,7 +25,7 @@ from airflow_provider_icechunk.engine.refs import open_refs
 from airflow_provider_icechunk.engine.refs.base import JustRead, Refs, Trust
 from airflow_provider_icechunk.engine.storage.base import HasEndpoint, Storage, Version
 from airflow_provider_icechunk.engine.storage.credentials import AnyCredential
-from airflow_provider_icechunk.engine.storage.tuning import Tunable, Tuning, tuned
+from airflow_provider_icechunk.engine.storage.tuning import Tuning, followed, tuned
 from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
 from airflow_provider_icechunk.exceptions import Kind, StorageError
 
@@ -118,7 +118,12 @@ def unheeded(
     for name, setting in _NOT_EVERYWHERE.items():
         if not setting.by(generation) and setting.value(chosen) != setting.default:
             yield name, f"generation `{generation}` {setting.reason}"
-    yield from _unheeded_classes(given.storage or StorageSettings(), storage)
+    heeded = followed(storage)
+    for name, field_ in _OF_STORAGES.items():
+        value = _chosen(given, name)
+        # Metadata is on by default; who spells that out misses nothing.
+        if field_ not in heeded and value is not None and value is not True:
+            yield name, f"{storage.location} has nothing like it; it is made for buckets"
 
 
 def _chosen(given: RepositoryConfig, name: str) -> object:
@@ -127,14 +132,6 @@ def _chosen(given: RepositoryConfig, name: str) -> object:
     for part in name.split("."):
         value = None if value is None else getattr(value, part)
     return value
-
-
-def _unheeded_classes(given: StorageSettings, storage: Storage) -> Iterator[tuple[str, str]]:
-    if isinstance(storage, Tunable) and storage.tuned(_CLASSES) is not storage:
-        return
-    for name in ("storage_class", "metadata_storage_class", "chunks_storage_class"):
-        if getattr(given, name) is not None:
-            yield f"storage.{name}", f"{storage.location} has no storage classes; only S3 has them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +176,20 @@ _NOT_EVERYWHERE = {
         "keeps all attributes in its snapshots; the setting is for `draft`, `alpha1` and `alpha`",
     ),
 }
-_CLASSES = Tuning(storage_class="?")
+_OF_STORAGES = {
+    "max_concurrent_requests": "requests_at_once",
+    "storage.retries.max_tries": "tries",
+    "storage.retries.initial_backoff_ms": "first_pause",
+    "storage.retries.max_backoff_ms": "longest_pause",
+    "storage.unsafe_use_metadata": "use_metadata",
+    "storage.storage_class": "storage_class",
+    "storage.metadata_storage_class": "metadata_storage_class",
+    "storage.chunks_storage_class": "chunks_storage_class",
+    "storage.minimum_size_for_multipart_upload": "multipart_threshold",
+    "storage.timeouts.connect_timeout_ms": "connect_timeout",
+    "storage.timeouts.read_timeout_ms": "read_timeout",
+}
+"""Settings that a storage follows or does not, and what they are called there."""
 _lock = threading.Lock()
 _warned: set[tuple[str, Generation]] = set()
 

@@ -18,10 +18,12 @@ from support.setting_probes import Config, conditions, filled, location_compress
 import airflow_provider_icechunk.api as icechunk
 from airflow_provider_icechunk.engine import core
 from airflow_provider_icechunk.engine.format.config.settings import Settings
+from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.retry import Backoff
 from airflow_provider_icechunk.engine.storage.base import Absent, Exactly
 from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
+from airflow_provider_icechunk.engine.storage.observed import ObservedStorage
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
@@ -293,16 +295,50 @@ def test_defaults_that_are_spelled_out_are_no_reason_to_warn(
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-    "name", ["storage_class", "metadata_storage_class", "chunks_storage_class"]
-)
-def test_storage_classes_where_there_are_none_are_named_in_a_warning(
-    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+FOR_BUCKETS: dict[str, Config] = {
+    "max_concurrent_requests": Config(max_concurrent_requests=1),
+    **{
+        f"storage.retries.{name}": Config(
+            storage=icechunk.StorageSettings(retries=icechunk.StorageRetriesSettings(**{name: 3}))
+        )
+        for name in RETRIES
+    },
+    **{
+        f"storage.timeouts.{name}": Config(
+            storage=icechunk.StorageSettings(timeouts=icechunk.StorageTimeoutSettings(**{name: 5}))
+        )
+        for name in ("connect_timeout_ms", "read_timeout_ms")
+    },
+    **{
+        f"storage.{name}": Config(storage=icechunk.StorageSettings(**{name: value}))
+        for name, value in {
+            "storage_class": "STANDARD_IA",
+            "metadata_storage_class": "STANDARD_IA",
+            "chunks_storage_class": "STANDARD_IA",
+            "unsafe_use_metadata": False,
+            "minimum_size_for_multipart_upload": 1000,
+        }.items()
+    },
+}
+"""Every setting that not every storage has a use for."""
+
+
+@pytest.mark.parametrize("name", FOR_BUCKETS)
+def test_a_setting_that_a_storage_has_no_use_for_is_named_in_a_warning(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    folder = icechunk.local_filesystem_storage(tmp_path)
+    for storage, follows in (
+        (MemoryStorage(), set()),
+        (folder, {"max_concurrent_requests"}),
+        (ObservedStorage(folder), {"max_concurrent_requests"}),
+        (S3Storage(S3Settings("bucket")), set(FOR_BUCKETS)),
+    ):
+        found = [one for one, _ in core.unheeded(FOR_BUCKETS[name], storage, Generation("1"))]
+        assert found == ([] if name in follows else [name])
     monkeypatch.setattr(core, "_warned", set())
-    config = Config(storage=icechunk.StorageSettings(**{name: "STANDARD_IA"}))
-    icechunk.Repository.create(icechunk.local_filesystem_storage(tmp_path), config)
-    assert f"storage.{name} is stored but has no effect" in caplog.text
+    icechunk.Repository.create(MemoryStorage(), FOR_BUCKETS[name])
+    assert f"{name} is stored but has no effect" in caplog.text
 
 
 def test_what_is_given_goes_before_what_a_storage_was_made_with_and_that_before_what_is_stored(

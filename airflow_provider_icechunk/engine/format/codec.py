@@ -45,6 +45,8 @@ class FileNames:
     """Whether ids are hexadecimal instead of base 32."""
     aliases: Mapping[bytes, str] = field(default_factory=dict, compare=False, repr=False)
     """Other file names, by the ids that stand for them."""
+    stand_in: bytes = b""
+    """What ids begin with that stand for other names: no file is named by them."""
 
     @property
     def length(self) -> int:
@@ -67,7 +69,11 @@ class FileNames:
             raise InvalidInputError(f"not all names end with {self.suffix!r}")
         letters = "".join([name[:size] for name in names]).encode()
         texts = np.frombuffer(letters, f"S{size}")
-        return _from_hex(texts, size) if self.hexadecimal else decode_many(texts, self.id_size)
+        ids = _from_hex(texts, size) if self.hexadecimal else decode_many(texts, self.id_size)
+        start = np.frombuffer(self.stand_in, np.uint8)
+        if len(start) and (ids[:, : len(start)] == start).all(axis=1).any():
+            raise InvalidInputError("a name looks like the id of a file with another name")
+        return ids
 
     @property
     def _text_length(self) -> int:

@@ -142,12 +142,12 @@ class CollectionPlan:
                 return self.objects[layer]
 
     def without(self, live: Reachable) -> CollectionPlan:
-        """The plan without objects that are reachable."""
+        """The plan without objects that are reachable, by whatever name."""
         kept = live_ids(live)
         return replace(
             self,
             objects={
-                layer: listing.take(~contains(kept[layer], listing.ids))
+                layer: listing.take(~contains(kept[layer], listing.ids)).unclaimed()
                 for layer, listing in self.objects.items()
             },
         )

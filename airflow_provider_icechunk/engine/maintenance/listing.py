@@ -8,7 +8,7 @@ repository have the same size, equal strings are equal ids.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Self
 
@@ -155,6 +155,19 @@ class Listing:
         """Keys of all objects."""
         return [self.prefix + name for name in self.names.encode(to_rows(self.ids))]
 
+    def unclaimed(self) -> Listing:
+        """Without files that are named by their id, but belong to another one."""
+        aliases = self.names.aliases
+        if not aliases or self.names.stand_in or not len(self):
+            return self
+        claimed = set(aliases.values())
+        plain = replace(self.names, aliases={}).encode(to_rows(self.ids))
+        rows = [
+            one in aliases or name not in claimed
+            for one, name in zip(whole(self.ids), plain, strict=True)
+        ]
+        return self.take(np.array(rows, np.bool_))
+
 
 def list_folder(
     storage: Storage, layout: Layout, prefix: str, *, before: int | None = None
@@ -182,7 +195,7 @@ def list_objects(
         np.concatenate([part.sizes for part in parts])[order],
         np.concatenate([part.created for part in parts])[order],
         names,
-    )
+    ).unclaimed()
 
 
 def with_aliases(storage: Storage, layout: Layout, listing: Listing, ids: Ids) -> Listing:

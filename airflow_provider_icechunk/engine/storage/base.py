@@ -301,7 +301,7 @@ def put_one_by_one(storage: Storage, puts: Sequence[Put]) -> None:
         )
 
 
-_REPORTED = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/(?:\*|[0-9]{1,19})")
+_REPORTED = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/(\*|[0-9]{1,19})")
 
 
 class Unfinished(ConnectionError):  # noqa: N818 - as the other connection errors are called
@@ -350,6 +350,21 @@ def check_finished(headers: Mapping[str, str], received: int) -> None:
         raise Unfinished("the server did not announce the length of a body")
     if reported is not None and reported != received:
         raise Unfinished(f"received {received} bytes where {reported} were announced")
+
+
+def check_part(headers: Mapping[str, str], byte_range: ByteRange | None) -> None:
+    """Raise `Unfinished` if a response has another part of an object than the requested one.
+
+    Header names are in lower case. Only for responses that say which part they have.
+    """
+    told = headers.get("content-range", "")
+    reported = _REPORTED.fullmatch(told)
+    if reported is None:
+        raise Unfinished(f"the server sent a part without saying which one: {told[:80]!r}")
+    start, stop = int(reported[1]), int(reported[2]) + 1
+    size = stop if reported[3] == "*" else int(reported[3])
+    if (start, stop) != resolve(byte_range, size):
+        raise Unfinished(f"the server sent another part than the requested one: {told[:80]!r}")
 
 
 LONGEST_KEY = 1024

@@ -25,7 +25,7 @@ from .base import (
     Storage,
     read_into,
 )
-from .tuning import Tuning, tuned
+from .tuning import Tuning, followed, tuned
 
 _FREE = {"settle"}
 """Verbs that ask nothing of an object store."""
@@ -57,6 +57,11 @@ class ObservedStorage:
         self._usage: dict[str, Usage] = {}
         self._depth = [0]
         self._lock = PerProcess(threading.Lock)
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """What the wrapped storage follows."""
+        return followed(self._inner)
 
     def tuned(self, tuning: Tuning) -> ObservedStorage:
         """The same counters over a storage with other settings."""

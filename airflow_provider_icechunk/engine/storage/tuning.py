@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 from airflow_provider_icechunk.engine import counters
@@ -38,9 +38,17 @@ class Tuning:
     """Whether to keep settings that were chosen when the storage was created."""
 
 
+EVERY_SETTING = frozenset(one.name for one in fields(Tuning))
+
+
 @runtime_checkable
 class Tunable(Protocol):
     """A storage whose settings can be changed."""
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """Names of the fields of a `Tuning` that have an effect here."""
+        ...
 
     def tuned(self, tuning: Tuning) -> Storage:
         """The same location with these settings; itself if nothing changes."""
@@ -50,6 +58,11 @@ class Tunable(Protocol):
 def tuned(storage: Storage, tuning: Tuning) -> Storage:
     """The storage with `tuning` as far as it supports it."""
     return storage.tuned(tuning) if isinstance(storage, Tunable) else storage
+
+
+def followed(storage: Storage) -> frozenset[str]:
+    """Names of the fields of a `Tuning` that have an effect on a storage."""
+    return storage.followed if isinstance(storage, Tunable) else frozenset()
 
 
 class Slots:

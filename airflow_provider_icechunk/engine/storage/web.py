@@ -34,6 +34,7 @@ from .base import (
     Version,
     check_finished,
     check_key,
+    check_part,
     check_prefix,
     resolve,
 )
@@ -92,13 +93,12 @@ class WebStorage(OfficialStorage):
         """The object or a range of it; `None` if it does not exist."""
         check_key(key)
         resolve(byte_range, 0)
-        header = _header(byte_range)
-        answer = self._ask("GET", key, header)
+        answer = self._ask("GET", key, byte_range)
         if answer is None:
             return None
         if answer.status == 416:
             return Fetched(b"", _version(answer))
-        if answer.status == 206 and header:
+        if answer.status == 206:
             return Fetched(answer.data, _version(answer))
         start, stop = resolve(byte_range, len(answer.data))
         return Fetched(answer.data[start:stop], _version(answer))
@@ -109,7 +109,7 @@ class WebStorage(OfficialStorage):
 
     def head(self, key: str) -> Listed | None:
         """Size and time of the object; `None` if it does not exist."""
-        answer = self._ask("HEAD", check_key(key), {})
+        answer = self._ask("HEAD", check_key(key), None)
         if answer is None:
             return None
         modified = _moment(answer.headers.get("Last-Modified"))
@@ -162,10 +162,10 @@ class WebStorage(OfficialStorage):
         self._refuse("write")
 
     def _ask(
-        self, method: str, key: str, header: Mapping[str, str]
+        self, method: str, key: str, asked: ByteRange | None
     ) -> urllib3.BaseHTTPResponse | None:
         url = f"{self._url}/{quote(key)}"
-        headers = {**self._headers, **header, "Accept-Encoding": "identity"}
+        headers = {**self._headers, **_header(asked), "Accept-Encoding": "identity"}
         for last in self._retry.attempts():
             try:
                 answer = self._pool.get().request(method, url, headers=headers, redirect=False)
@@ -174,7 +174,10 @@ class WebStorage(OfficialStorage):
                 if answer.status in (200, 206) and method == "GET":
                     told = {name.lower(): value for name, value in answer.headers.items()}
                     check_finished(told, len(answer.data))
-            except (HTTPError, OSError) as error:
+                    if answer.status == 206:
+                        check_part(told, asked)
+            # A chunked body of negative size causes a ValueError.
+            except (HTTPError, OSError, ValueError) as error:
                 if not last:
                     continue
                 raise self._unreachable(f"read {key} from", error) from None

@@ -14,7 +14,12 @@ from urllib.parse import urljoin
 
 from airflow_provider_icechunk.engine.format.chunk_refs import Checksum, ETag, LastModified
 from airflow_provider_icechunk.engine.retry import Backoff
-from airflow_provider_icechunk.engine.storage.base import Unfinished, reported_length
+from airflow_provider_icechunk.engine.storage.base import (
+    Bounded,
+    Unfinished,
+    check_part,
+    reported_length,
+)
 from airflow_provider_icechunk.engine.storage.clouds.troubles import PASSING, Trouble
 from airflow_provider_icechunk.engine.storage.location import shown
 from airflow_provider_icechunk.exceptions import (
@@ -357,7 +362,10 @@ def fetch_s3(
             with answer["Body"] as body:
                 # One extra byte reveals a store that ignores ranges.
                 data = body.read(stop - start + 1)
-            reported = reported_length({"content-range": answer.get("ContentRange", "")})
+            told = {"content-range": answer.get("ContentRange", "")}
+            reported = reported_length(told)
+            if answer["ResponseMetadata"]["HTTPStatusCode"] == 206:
+                check_part(told, Bounded(start, stop))
             if reported is not None and len(data) < min(reported, stop - start):
                 raise Unfinished(f"received {len(data)} bytes where {reported} were announced")
         except failures() as error:

@@ -21,7 +21,19 @@ from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 from airflow_provider_icechunk.exceptions import FormatError, StorageError, UnsupportedError
 
 VALUES = np.arange(600, dtype="i4").reshape(3, 200)
-NAMES = {"inventory_file": "index of 2024/part ü.bin", "chunk_file": "data/{}.chunk"}
+NAMES = {
+    "structure_file": "today/structure",
+    "attrs_file": "notes.parquet",
+    "inventory_file": "index of 2024/part ü.bin",
+    "chunk_file": "data/{}.chunk",
+}
+LIKE_OURS = {
+    "structure_file": "ab" * 16 + ".parquet",
+    "attrs_file": "6e616d65" + "0" * 24 + ".parquet",
+    "inventory_file": "6e616d65" + "1" * 24 + ".parquet",
+    "chunk_file": "6e616d65" + "2" * 23 + "{}",
+}
+"""Names like those of this package, but not for the ids that it would give these files."""
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -80,7 +92,7 @@ def move(storage: Storage, old: str, new: str) -> None:
     storage.delete([old])
 
 
-def give_other_names(storage: Storage) -> None:
+def give_other_names(storage: Storage, names: dict[str, str] = NAMES) -> None:
     """Call every file of the newest snapshot by a name of another software's choice."""
     document = state(storage)
     newest = document["snapshots"][-1]
@@ -88,23 +100,23 @@ def give_other_names(storage: Storage) -> None:
     rows = structure.to_pylist()
     for row in rows:
         if row["attrs_reference"] is not None:
-            move(storage, f"a/{row['attrs_reference']['attrs_file']}", "a/notes.parquet")
-            row["attrs_reference"]["attrs_file"] = "notes.parquet"
+            move(storage, f"a/{row['attrs_reference']['attrs_file']}", f"a/{names['attrs_file']}")
+            row["attrs_reference"]["attrs_file"] = names["attrs_file"]
         for inventory in row["inventories"] or ():
             key = f"i/{inventory['inventory_file']}"
             table = read(storage, key)
             chunks = table.to_pylist()
             for chunk in chunks:
-                name = NAMES["chunk_file"].format(chunk["id"])
+                name = names["chunk_file"].format(chunk["id"])
                 move(storage, f"c/{chunk['chunk_file']}", f"c/{name}")
                 chunk["chunk_file"] = name
-            inventory["inventory_file"] = NAMES["inventory_file"]
+            inventory["inventory_file"] = names["inventory_file"]
             storage.delete([key])
-            name = f"i/{NAMES['inventory_file']}"
+            name = f"i/{names['inventory_file']}"
             storage.put(name, plain(table, chunks), expect=Anything())
     storage.delete([f"s/{newest['structure-file']}"])
-    storage.put("s/today/structure", plain(structure, rows), expect=Anything())
-    newest["structure-file"] = "today/structure"
+    storage.put(f"s/{names['structure_file']}", plain(structure, rows), expect=Anything())
+    newest["structure-file"] = names["structure_file"]
     save(storage, document | {"generation": document["generation"] + 1})
 
 
@@ -145,6 +157,20 @@ def test_files_with_other_names_survive_maintenance_and_migration(storage: Stora
     storage.delete(["c/data/1.chunk"])
     codes = {one.code for one in icechunk.Repository.open(storage).verify().findings}
     assert any("chunk" in str(code).lower() for code in codes), "a missing one is missed"
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_names_that_look_like_ours_are_in_use_as_well(storage: Storage, is_open: bool) -> None:
+    """Other software may choose UUIDs, too, and others than a snapshot's id for its file."""
+    open_before = filled(storage)
+    give_other_names(storage, LIKE_OURS)
+    repo = open_before if is_open else icechunk.Repository.open(storage)
+    assert repo.collect(storage.now() + timedelta(days=1)).bytes_deleted == 0
+    found = icechunk.Repository.open(storage)
+    assert (values(found) == VALUES).all()
+    root = zarr.open_group(found.readonly_session("main").store, mode="r")
+    assert root.attrs["text"] == "x" * 500
+    assert not found.verify().findings
 
 
 def test_files_with_other_names_move_up(storage: Storage) -> None:

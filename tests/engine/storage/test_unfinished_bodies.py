@@ -17,12 +17,13 @@ from airflow_provider_icechunk.engine.format.config.stores import (
     s3_store,
 )
 from airflow_provider_icechunk.engine.retry import Backoff
-from airflow_provider_icechunk.engine.storage.base import Absent, Bounded
+from airflow_provider_icechunk.engine.storage.base import Absent, Bounded, Storage
 from airflow_provider_icechunk.engine.storage.credentials import s3_credentials
 from airflow_provider_icechunk.engine.storage.s3.connection import Connection
 from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import static_credentials
+from airflow_provider_icechunk.engine.storage.web import WebStorage
 from airflow_provider_icechunk.engine.virtual.reader import NetworkTransport, VirtualReader
 from airflow_provider_icechunk.exceptions import StorageError, VirtualChunkError
 
@@ -37,6 +38,12 @@ SHORT = {
     "of nothing": PART + b"\r\n",
     "in chunks": PART + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "with a length of its own": PART + b"Content-Length: 3\r\n\r\nabc",
+}
+OTHER = {
+    "of another place": WHOLE.replace(b"2-7/100", b"50-55/100"),
+    "of half the length": PART.replace(b"2-7/100", b"2-4/100") + b"Content-Length: 3\r\n\r\nabc",
+    "of no place": WHOLE.replace(b"Content-Range", b"X-Range"),
+    "of no place that is understood": WHOLE.replace(b"bytes 2-7/100", b"bytes 2-/100"),
 }
 
 
@@ -77,6 +84,10 @@ def bucket(port: int) -> S3Storage:
     )
 
 
+def web(port: int) -> WebStorage:
+    return WebStorage(f"http://127.0.0.1:{port}", allow_http=True, retry=TRIES)
+
+
 @pytest.fixture(params=["native", "client"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "client":
@@ -113,6 +124,29 @@ def test_a_part_whose_length_only_its_range_tells_is_read() -> None:
             assert found.data == b"abcdef"
     # Only the first is asked for twice by a client that needs a length.
     assert len(heard) <= 4
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("open_at", [bucket, web])
+@pytest.mark.parametrize("kind", OTHER)
+def test_another_part_than_the_requested_one_is_asked_for_again(
+    kind: str, open_at: Callable[[int], Storage]
+) -> None:
+    with speaking(OTHER[kind], WHOLE) as (port, heard):
+        found = open_at(port).get("key", Bounded(2, 8))
+    assert found is not None
+    assert found.data == b"abcdef"
+    assert len(heard) >= 2
+
+
+def test_a_web_server_that_sends_nonsense_is_an_error_of_this_package() -> None:
+    nonsense = ALL + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nx\r\n0\r\n\r\n"
+    with (
+        speaking(nonsense) as (port, heard),
+        pytest.raises(StorageError, match="ValueError"),
+    ):
+        web(port).get("key")
+    assert len(heard) == 3
 
 
 def test_an_object_of_which_no_length_is_told_is_never_taken_for_whole(way: str) -> None:
@@ -181,6 +215,15 @@ def test_a_virtual_chunk_that_always_ends_early_is_an_error(scheme: str, kind: s
         with pytest.raises(VirtualChunkError, match="Unfinished"):
             reader.read(Virtual(url, 2, 6))
         assert len(heard) == 3
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("kind", OTHER)
+def test_another_part_than_that_of_a_virtual_chunk_is_an_error(scheme: str, kind: str) -> None:
+    with speaking(OTHER[kind]) as (port, _):
+        reader, url = virtual(scheme, port)
+        with pytest.raises(VirtualChunkError):
+            reader.read(Virtual(url, 2, 6))
 
 
 def test_a_bucket_that_ignores_ranges_is_an_error_and_never_the_wrong_bytes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from airflow_provider_icechunk.engine.concurrency import run_all
-from airflow_provider_icechunk.engine.storage.tuning import Tuning
+from airflow_provider_icechunk.engine.storage.tuning import EVERY_SETTING, Tuning
 
 from .bucket import CloudBucket
 from .cloud import CloudSettings
@@ -31,6 +31,11 @@ class NativeStorage(BucketStorage):
     def endpoint_url(self) -> str | None:
         """The address, if it is not the vendor's own."""
         return self.settings.endpoint_url
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """All: settings are made for buckets."""
+        return EVERY_SETTING
 
     def tuned(self, tuning: Tuning) -> Self:
         """The same bucket with other retries, storage classes or concurrency."""

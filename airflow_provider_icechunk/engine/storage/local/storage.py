@@ -91,6 +91,11 @@ class LocalStorage(OfficialStorage):
         """Without locks and unsettled writes."""
         return (_rebuild, (self.root, self._durable, self._concurrency))
 
+    @property
+    def followed(self) -> frozenset[str]:
+        """Only how many files are handled at once."""
+        return frozenset({"requests_at_once"})
+
     def tuned(self, tuning: Tuning) -> LocalStorage:
         """The same folder with less concurrency; a file system has no other settings."""
         # The smaller of the choice at creation and this one.

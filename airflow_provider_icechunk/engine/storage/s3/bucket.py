@@ -19,6 +19,7 @@ from airflow_provider_icechunk.engine.storage.base import (
     Until,
     Version,
     check_finished,
+    check_part,
 )
 from airflow_provider_icechunk.engine.storage.clouds.requests import Body, ObjectHead, Requests
 from airflow_provider_icechunk.engine.storage.clouds.troubles import Trouble
@@ -216,7 +217,10 @@ class Bucket(Requests):
             data = body.read()
         finally:
             body.close()
-        return _body(data, found["ResponseMetadata"]["HTTPHeaders"])
+        told = found["ResponseMetadata"]
+        if told["HTTPStatusCode"] == 206:
+            check_part(told["HTTPHeaders"], asked)
+        return _body(data, told["HTTPHeaders"])
 
     def _page(self, prefix: str, delimiter: str, token: str) -> ListObjectsV2OutputTypeDef:
         request: dict[str, Any] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow_provider_icechunk.engine.concurrency import run_all
 from airflow_provider_icechunk.engine.storage.clouds.storage import BucketStorage
-from airflow_provider_icechunk.engine.storage.tuning import Tuning
+from airflow_provider_icechunk.engine.storage.tuning import EVERY_SETTING, Tuning
 
 from .rules import warnings_about
 from .settings import S3Settings
@@ -32,6 +32,11 @@ class S3Storage(BucketStorage):
     def settings(self) -> S3Settings:
         """The settings of this storage."""
         return self._settings
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """All: settings are made for buckets."""
+        return EVERY_SETTING
 
     def tuned(self, tuning: Tuning) -> S3Storage:
         """The same bucket with other retries, storage classes or concurrency."""

@@ -8,8 +8,10 @@ derived from it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 from airflow_provider_icechunk.engine.format.codec import FileNames
 from airflow_provider_icechunk.engine.format.ids import (
@@ -122,15 +124,18 @@ class DraftLayout:
 
     def names_in(self, prefix: str) -> FileNames:
         """Ids of 16 bytes as hexadecimal digits; metadata files have an extension."""
-        aliases: dict[str, dict[bytes, str]] = {
-            self.snapshots: {bytes(one): name for one, name in self.names.items()},
+        aliases: dict[str, Mapping[Any, str]] = {
+            self.snapshots: self.names,
             self.manifests: self.inventories.names,
             self.chunks: self.chunk_files.names,
             self.attributes: self.attribute_files.names,
         }
-        suffix = "" if prefix.endswith(_CHUNKS) else SUFFIX
         return FileNames(
-            EARLY_OBJECT_ID_SIZE, suffix, hexadecimal=True, aliases=aliases.get(prefix, {})
+            EARLY_OBJECT_ID_SIZE,
+            "" if prefix.endswith(_CHUNKS) else SUFFIX,
+            hexadecimal=True,
+            aliases=aliases.get(prefix, {}),
+            stand_in=b"" if prefix == self.snapshots else FOREIGN,
         )
 
     def snapshot(self, identity: SnapshotId) -> str:
