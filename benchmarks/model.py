@@ -14,7 +14,9 @@ OURS_UNSYNCED = "ours-unsynced"
 OFFICIAL_1 = "icechunk1"
 OFFICIAL_2 = "icechunk2"
 ZARR = "zarr"
-"""Names of the contenders. `zarr` is a plain folder without any versions."""
+OBSTORE = "obstore"
+"""Names of the contenders. `zarr` is a plain folder without any versions; `obstore` only fetches
+bytes, without knowing what they are."""
 
 OFFICIAL = (OFFICIAL_1, OFFICIAL_2)
 TITLES = {
@@ -23,6 +25,7 @@ TITLES = {
     OFFICIAL_1: "icechunk 1",
     OFFICIAL_2: "icechunk 2",
     ZARR: "zarr LocalStore",
+    OBSTORE: "bare obstore",
 }
 BUCKET = "benchmarks"
 ACCESS_KEY = "benchmark"
@@ -96,9 +99,12 @@ class Case:
             return local.LocalStorage(self.repository, durable=False)
         return self.library.local_filesystem_storage(str(self.repository))
 
-    def import_everything(self) -> None:
+    def import_everything(self, *, lists: bool = False) -> None:
         """Import what would otherwise be imported at the first request, inside the timed part."""
         importlib.import_module("zarr")
+        if self.contender == OBSTORE:
+            importlib.import_module("obstore.store")
+            return
         # Public names are imported on first use.
         _ = self.library.Repository
         if self.is_ours:
@@ -110,6 +116,7 @@ class Case:
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.client")
             # Not before: in a forked process a client that was there already may be a parent's.
             importlib.import_module("obstore.store")
+        if self.is_ours and lists and self.endpoint is not None:
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
                 "s3", region_name="us-east-1", endpoint_url=self.endpoint
@@ -151,6 +158,8 @@ class Workload:
     quick: int = 1
     """Which of the sizes the quick form measures: all of them together have three minutes."""
     goals: tuple[Goal, ...]
+    at_any_size: float = 1.0
+    """The most that ours may take of an official release's time, whatever the size."""
     place: Place = "local"
     prepare: Callable[[Case], None] = nothing
     """Runs in a process of its own before."""
@@ -159,6 +168,8 @@ class Workload:
     run: Callable[[Case, Any], Any]
     check: Callable[[Case, Any, Any], None] = unchecked
     """Raises if the result is wrong: nobody is fast by doing something else."""
+    lists: bool = False
+    """Whether `run` lists or deletes objects of a bucket, for which ours imports boto3."""
     prepared_by: str | None = None
     """The contender that prepares for all of them, if not each for itself."""
     repeatable: bool = False
