@@ -99,7 +99,7 @@ class Case:
             return local.LocalStorage(self.repository, durable=False)
         return self.library.local_filesystem_storage(str(self.repository))
 
-    def import_everything(self, *, lists: bool = False) -> None:
+    def import_everything(self, *, boto3: bool = False) -> None:
         """Import what would otherwise be imported at the first request, inside the timed part."""
         importlib.import_module("zarr")
         if self.contender == OBSTORE:
@@ -109,14 +109,16 @@ class Case:
         _ = self.library.Repository
         if self.is_ours:
             importlib.import_module("airflow_provider_icechunk.engine.maintenance.collect")
+            importlib.import_module("airflow_provider_icechunk.engine.maintenance.expire")
             importlib.import_module("airflow_provider_icechunk.engine.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
-            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.client")
+            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.listing")
+            importlib.import_module("urllib3")
             # Not before: in a forked process a client that was there already may be a parent's.
             importlib.import_module("obstore.store")
-        if self.is_ours and lists and self.endpoint is not None:
+        if self.is_ours and boto3 and self.endpoint is not None:
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
                 "s3", region_name="us-east-1", endpoint_url=self.endpoint
@@ -168,8 +170,8 @@ class Workload:
     run: Callable[[Case, Any], Any]
     check: Callable[[Case, Any, Any], None] = unchecked
     """Raises if the result is wrong: nobody is fast by doing something else."""
-    lists: bool = False
-    """Whether `run` lists or deletes objects of a bucket, for which ours imports boto3."""
+    deletes: bool = False
+    """Whether `run` deletes many objects of a bucket, for which ours imports boto3."""
     prepared_by: str | None = None
     """The contender that prepares for all of them, if not each for itself."""
     repeatable: bool = False
