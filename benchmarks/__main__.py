@@ -17,6 +17,7 @@ from benchmarks.environment import second_python
 from benchmarks.model import (
     ACCESS_KEY,
     BUCKET,
+    OBSTORE,
     OFFICIAL_1,
     OFFICIAL_2,
     OURS,
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(planned: list[Plan], options: argparse.Namespace) -> tuple[list[Measurement], Runner]:
     profiles = options.profile
-    interpreters = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR), sys.executable)
+    interpreters = dict.fromkeys((OURS, OURS_UNSYNCED, OFFICIAL_1, ZARR, OBSTORE), sys.executable)
     missing = {}
     second = second_python()
     if isinstance(second, Path):
@@ -153,8 +154,10 @@ def _one(runner: Runner, planned: Plan, hours: Hours) -> list[Measurement]:
 
 
 def _print_goals(measurements: list[Measurement]) -> None:
-    rows = report.verdict_rows(ALL, report.verdicts(ALL, report.figures(measurements)))
+    found = report.figures(measurements)
+    rows = report.verdict_rows(ALL, report.verdicts(ALL, found))
     print(f"\n{report.aligned(report.GOAL_HEADER, rows)}")
+    print("\n" + "\n".join(report.summary(ALL, found)))
 
 
 def _measure_spark(options: argparse.Namespace) -> spark_report.SparkFigures | None:

@@ -51,7 +51,7 @@ def measure(
     workload: Workload, case: Case, profile: str | None = None, counters: int | None = None
 ) -> dict[str, Any]:
     """Set up, run with the clock on, and check the result."""
-    case.import_everything()
+    case.import_everything(boto3=workload.deletes)
     state = workload.setup(case)
     gc.collect()
     if counters is not None:

@@ -14,7 +14,9 @@ OURS_UNSYNCED = "ours-unsynced"
 OFFICIAL_1 = "icechunk1"
 OFFICIAL_2 = "icechunk2"
 ZARR = "zarr"
-"""Names of the contenders. `zarr` is a plain folder without any versions."""
+OBSTORE = "obstore"
+"""Names of the contenders. `zarr` is a plain folder without any versions; `obstore` only fetches
+bytes, without knowing what they are."""
 
 OFFICIAL = (OFFICIAL_1, OFFICIAL_2)
 TITLES = {
@@ -23,6 +25,7 @@ TITLES = {
     OFFICIAL_1: "icechunk 1",
     OFFICIAL_2: "icechunk 2",
     ZARR: "zarr LocalStore",
+    OBSTORE: "bare obstore",
 }
 BUCKET = "benchmarks"
 ACCESS_KEY = "benchmark"
@@ -96,20 +99,26 @@ class Case:
             return local.LocalStorage(self.repository, durable=False)
         return self.library.local_filesystem_storage(str(self.repository))
 
-    def import_everything(self) -> None:
+    def import_everything(self, *, boto3: bool = False) -> None:
         """Import what would otherwise be imported at the first request, inside the timed part."""
         importlib.import_module("zarr")
+        if self.contender == OBSTORE:
+            importlib.import_module("obstore.store")
+            return
         # Public names are imported on first use.
         _ = self.library.Repository
         if self.is_ours:
             importlib.import_module("airflow_provider_icechunk.engine.maintenance.collect")
+            importlib.import_module("airflow_provider_icechunk.engine.maintenance.expire")
             importlib.import_module("airflow_provider_icechunk.engine.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
-            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.client")
+            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.listing")
+            importlib.import_module("urllib3")
             # Not before: in a forked process a client that was there already may be a parent's.
             importlib.import_module("obstore.store")
+        if self.is_ours and boto3 and self.endpoint is not None:
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
                 "s3", region_name="us-east-1", endpoint_url=self.endpoint
@@ -151,6 +160,8 @@ class Workload:
     quick: int = 1
     """Which of the sizes the quick form measures: all of them together have three minutes."""
     goals: tuple[Goal, ...]
+    at_any_size: float = 1.0
+    """The most that ours may take of an official release's time, whatever the size."""
     place: Place = "local"
     prepare: Callable[[Case], None] = nothing
     """Runs in a process of its own before."""
@@ -159,6 +170,8 @@ class Workload:
     run: Callable[[Case, Any], Any]
     check: Callable[[Case, Any, Any], None] = unchecked
     """Raises if the result is wrong: nobody is fast by doing something else."""
+    deletes: bool = False
+    """Whether `run` deletes many objects of a bucket, for which ours imports boto3."""
     prepared_by: str | None = None
     """The contender that prepares for all of them, if not each for itself."""
     repeatable: bool = False

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 
-from benchmarks.model import OFFICIAL_1, OFFICIAL_2, OURS, OURS_UNSYNCED, TITLES, ZARR, Workload
+from benchmarks.model import (
+    OBSTORE,
+    OFFICIAL_1,
+    OFFICIAL_2,
+    OURS,
+    OURS_UNSYNCED,
+    TITLES,
+    ZARR,
+    Workload,
+)
 from benchmarks.report import Figure
 
 _COLUMNS = 3
@@ -16,6 +25,7 @@ _COLOURS = {
     OFFICIAL_1: "#c4552d",
     OFFICIAL_2: "#e0a03c",
     ZARR: "#777777",
+    OBSTORE: "#4b8b3b",
 }
 
 

@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from benchmarks.model import OURS, OURS_UNSYNCED, TITLES, Goal, Measure, Measurement, Workload
+from benchmarks.model import (
+    OFFICIAL,
+    OURS,
+    OURS_UNSYNCED,
+    TITLES,
+    Goal,
+    Measure,
+    Measurement,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +67,20 @@ def figures(measurements: Iterable[Measurement]) -> dict[tuple[str, int, str], F
 
 
 def _figure(group: Sequence[Measurement]) -> Figure:
-    counted = [one for one in group if not one.skipped]
     first = group[0]
-    if not counted:
-        return Figure(first.contender, first.size, 0, 0, 0, 0, 0, skipped=first.skipped)
+    skipped = next((one.skipped for one in group if one.skipped), "")
+    if skipped:
+        return Figure(first.contender, first.size, 0, 0, 0, 0, 0, skipped=skipped)
     return Figure(
         contender=first.contender,
         size=first.size,
-        rounds=len(counted),
-        seconds=median(one.seconds for one in counted),
-        best_seconds=min(one.seconds for one in counted),
-        cpu_seconds=median(one.cpu_seconds for one in counted),
-        peak_bytes=median(one.peak_bytes for one in counted),
-        requests=median(one.requests for one in counted),
-        depth=median(one.depth for one in counted),
+        rounds=len(group),
+        seconds=median(one.seconds for one in group),
+        best_seconds=min(one.seconds for one in group),
+        cpu_seconds=median(one.cpu_seconds for one in group),
+        peak_bytes=median(one.peak_bytes for one in group),
+        requests=median(one.requests for one in group),
+        depth=median(one.depth for one in group),
     )
 
 
@@ -97,6 +106,54 @@ def _ratio(ours: Figure | None, theirs: Figure | None, measure: Measure) -> floa
     if ours is None or theirs is None or ours.skipped or theirs.skipped:
         return None
     return ours.value(measure) / theirs.value(measure)
+
+
+def behind(
+    workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], Figure]
+) -> list[tuple[str, ...]]:
+    """Lines for every size at which ours takes more of an official release's time than it may."""
+    return [
+        (
+            workload.titled(size),
+            TITLES[against],
+            f"{ratio:.2f}",
+            f"<= {workload.at_any_size:g}",
+        )
+        for workload in workloads
+        for size in sorted({size for name, size, _ in found if name == workload.name})
+        for against in OFFICIAL
+        if (ratio := _against_official(workload, size, against, found)) is not None
+        and ratio > workload.at_any_size
+    ]
+
+
+BEHIND_HEADER = ("workload", "ours / it", "measured", "allowed")
+
+
+def summary(
+    workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], Figure]
+) -> list[str]:
+    """What all workloads say together."""
+    far = [
+        [_against_official(workload, max(sizes), against, found) for against in OFFICIAL]
+        for workload in workloads
+        if workload.name.startswith(_FAR)
+        and (sizes := [size for name, size, _ in found if name == workload.name])
+    ]
+    measured = [[ratio for ratio in ratios if ratio is not None] for ratios in far]
+    halves = sum(bool(ratios) and max(ratios) <= _HALF for ratios in measured)
+    text = (
+        f"Of {len(far)} workloads that are 20 ms away, {halves} take at most {_HALF:g} of the time "
+        f"of every official release that was measured (goal: {_HALVES} of {_ALL_FAR})."
+    )
+    return [text] if far else []
+
+
+def _against_official(
+    workload: Workload, size: int, against: str, found: Mapping[tuple[str, int, str], Figure]
+) -> float | None:
+    ours, theirs = (found.get((workload.name, size, who)) for who in (OURS, against))
+    return _ratio(ours, theirs, "seconds")
 
 
 def figure_rows(
@@ -186,6 +243,9 @@ def markdown(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in table)
 
 
+_FAR = "far-"
+"""Beginning of the names of workloads that are 20 ms away."""
+_HALF, _HALVES, _ALL_FAR = 0.5, 10, 16
 _INTRODUCTION = """\
 Written by `make bench`; how to read it is in `docs/performance.md`. Times are medians of the
 rounds, each a process of its own; ratios below 1 are in favour of this package."""
@@ -208,6 +268,9 @@ def page(
         _machine(versions, found, folder),
         "## Goals",
         markdown(GOAL_HEADER, verdict_rows(workloads, verdicts(workloads, found))),
+        *summary(workloads, found),
+        "## Behind an official release",
+        _behind(workloads, found),
     ]
     if plot:
         parts += ["## Growth", f"![Time by size, one panel for each workload]({plot})"]
@@ -218,6 +281,13 @@ def page(
             title = workload.titled(max(int(row[0]) for row in rows))
             parts += [f"### {workload.name}: {title}", markdown(HEADER, rows)]
     return "\n\n".join([*parts, *more]) + "\n"
+
+
+def _behind(workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], Figure]) -> str:
+    rows = behind(workloads, found)
+    if not rows:
+        return "At no size that was measured."
+    return markdown(BEHIND_HEADER, rows)
 
 
 def uneven(versions: Mapping[str, Mapping[str, str]]) -> list[str]:

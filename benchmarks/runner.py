@@ -125,7 +125,13 @@ class Runner:
                     if number >= planned.rounds and enough:
                         break
                     for contender in rotated(planned.workload.contenders, number):
-                        found.append(turns.take(contender))
+                        try:
+                            found.append(turns.take(contender))
+                        except RunError:
+                            # Not missing without a word from the page.
+                            about = (planned.workload.name, contender, size)
+                            tell(Measurement(*about, skipped="failed"))
+                            raise
                         brief = brief and found[-1].seconds < _BRIEF
                         tell(found[-1])
             finally:

@@ -207,6 +207,57 @@ def test_the_page_says_what_was_measured_where_and_whether_the_goal_was_met(
     assert "growth.png" in text
 
 
+def far(name: str, ours: float, *, size: int = 4, theirs: float = 1.0) -> list[Measurement]:
+    seconds = {OURS: ours, OFFICIAL_1: theirs, OFFICIAL_2: 1.0}
+    return [Measurement(name, who, size, one, peak_bytes=1) for who, one in seconds.items()]
+
+
+def test_the_page_counts_the_workloads_that_take_half_of_the_time_of_both_releases(
+    tmp_path: Path,
+) -> None:
+    # At the largest size, and against the faster of the two releases.
+    found = [*far("far-create", 0.4), *far("far-one", 0.5), *far("far-rebase", 0.4, theirs=0.7)]
+    found += [*far("far-commits", 0.4), *far("far-commits", 0.9, size=30)]
+
+    text = report.page(ALL, found, {}, folder=tmp_path, plot=None)
+
+    assert "Of 4 workloads that are 20 ms away, 2 take at most 0.5 " in text
+
+
+def test_the_page_names_every_size_at_which_a_release_is_faster(tmp_path: Path) -> None:
+    found = [*far("rebase", 1.05, size=10), *far("rebase", 0.5, size=100)]
+    found += [*far("commits", 1.15, size=100), *far("far-one", 1.2)]
+
+    rows = report.behind(ALL, report.figures(found))
+    text = report.page(ALL, found, {}, folder=tmp_path, plot=None)
+
+    assert [(title, ratio) for title, _, ratio, _ in rows] == [
+        *[("commit after a rebase over 10 commits", "1.05")] * 2,
+        *[("20 ms away: open cold, read one of 4 chunks of 64 KiB, official files", "1.20")] * 2,
+    ]
+    assert "| icechunk 1 | 1.20 | <= 1.1 |" in text
+
+
+def test_a_contender_that_failed_is_on_the_page_and_reaches_no_goal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(environment.VARIABLE, "/nowhere/python")
+
+    def start(self: Runner, order: dict[str, object], phase: str) -> dict[str, object]:
+        if order["contender"] == OFFICIAL_1:
+            raise RunError("broken")
+        return {"seconds": 1.0, "peak_bytes": 1}
+
+    monkeypatch.setattr(Runner, "start", start)
+
+    assert main(["--only", "rebase", "--quick", "--results", str(tmp_path)]) == 0
+
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "| 30 | icechunk 1 | skipped: failed |" in text
+    assert "| not measured |" in text
+    assert "broken" in capsys.readouterr().err
+
+
 def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     from benchmarks.plot import draw
 

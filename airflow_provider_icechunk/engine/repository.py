@@ -13,11 +13,10 @@ from airflow_provider_icechunk.engine.commit.replay import changes_between
 from airflow_provider_icechunk.engine.display import Shown
 from airflow_provider_icechunk.engine.format.config.model import RepositoryConfig, StorageSettings
 from airflow_provider_icechunk.engine.format.generation import SpecVersion, version_of
-from airflow_provider_icechunk.engine.history import inspect, operations, versions
+from airflow_provider_icechunk.engine.history import versions
 from airflow_provider_icechunk.engine.history.ancestry import ManifestFileInfo, SnapshotInfo
 from airflow_provider_icechunk.engine.history.diff import Diff, diff_between
 from airflow_provider_icechunk.engine.history.graph import AncestryGraph
-from airflow_provider_icechunk.engine.history.operations import FeatureFlag, RepoStatus, Update
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.preload import preloaded
@@ -37,10 +36,16 @@ from .logs import logger
 from .opening import detect_generation
 from .world import REAL_WORLD, World
 
-# Maintenance is imported by the methods that need it: a session never does, and together it takes
-# a tenth of the time in which the package is imported.
+# Maintenance and what generation `2` keeps in one file are imported by the methods that need them:
+# most processes never do, and importing each takes a tenth of the time of the package.
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.async_twins import RepositoryTwins
+    from airflow_provider_icechunk.engine.history.inspect import Facts
+    from airflow_provider_icechunk.engine.history.operations import (
+        FeatureFlag,
+        RepoStatus,
+        Update,
+    )
     from airflow_provider_icechunk.engine.maintenance.collect import Collection
     from airflow_provider_icechunk.engine.maintenance.collect_plan import GCSummary
     from airflow_provider_icechunk.engine.maintenance.compact import (
@@ -433,29 +438,41 @@ class Repository(Shown, RepositoryTwins):
 
     def inspect_snapshot(self, snapshot_id: str, *, pretty: bool = True) -> str:
         """One snapshot as JSON: its manifests, its nodes and where their chunks are listed."""
+        from airflow_provider_icechunk.engine.history import inspect
+
         return inspect.inspect_snapshot(self._core, snapshot_id, pretty=pretty)
 
-    def inspect_repo_info(self) -> inspect.Facts:
+    def inspect_repo_info(self) -> Facts:
         """Branches, tags, snapshots and the newest operations; generation `2` only."""
+        from airflow_provider_icechunk.engine.history import inspect
+
         return inspect.inspect_repo_info(self._core)
 
-    def inspect_manifest(self, manifest_id: str) -> inspect.Facts:
+    def inspect_manifest(self, manifest_id: str) -> Facts:
         """How many chunks of which kind a manifest lists for each array."""
+        from airflow_provider_icechunk.engine.history import inspect
+
         return inspect.inspect_manifest(self._core, manifest_id)
 
-    def inspect_transaction_log(self, snapshot_id: str) -> inspect.Facts:
+    def inspect_transaction_log(self, snapshot_id: str) -> Facts:
         """What one commit changed, by ids of nodes.
 
         If expiration removed snapshots before it, their logs are included.
         """
+        from airflow_provider_icechunk.engine.history import inspect
+
         return inspect.inspect_transaction_log(self._core, snapshot_id)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifest files that a snapshot uses."""
+        from airflow_provider_icechunk.engine.history import inspect
+
         return inspect.list_manifest_files(self._core, snapshot_id)
 
     def ops_log(self) -> Iterator[Update]:
         """What happened to the repository, newest first."""
+        from airflow_provider_icechunk.engine.history import operations
+
         return operations.operations(self._core)
 
     async def ops_log_async(self) -> AsyncIterator[Update]:
@@ -471,14 +488,20 @@ class Repository(Shown, RepositoryTwins):
 
     def get_metadata(self) -> dict[str, Any]:
         """The metadata of the repository itself."""
+        from airflow_provider_icechunk.engine.history import operations
+
         return operations.get_metadata(self._core)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the repository."""
+        from airflow_provider_icechunk.engine.history import operations
+
         operations.set_metadata(self._core, metadata)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Set some entries of the metadata and leave the others; returns all of it."""
+        from airflow_provider_icechunk.engine.history import operations
+
         return operations.update_metadata(self._core, metadata)
 
     @property
@@ -488,14 +511,20 @@ class Repository(Shown, RepositoryTwins):
 
     def get_status(self) -> RepoStatus:
         """Whether the repository may be changed."""
+        from airflow_provider_icechunk.engine.history import operations
+
         return operations.get_status(self._core)
 
     def set_status(self, status: RepoStatus) -> None:
         """Set whether the repository may be changed; works even while it may not."""
+        from airflow_provider_icechunk.engine.history import operations
+
         operations.set_status(self._core, status)
 
     def feature_flags(self) -> list[FeatureFlag]:
         """All features and how they are set."""
+        from airflow_provider_icechunk.engine.history import operations
+
         return operations.feature_flags(self._core)
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
@@ -508,6 +537,8 @@ class Repository(Shown, RepositoryTwins):
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
         """Turn a feature on or off; `None` leaves it to its default."""
+        from airflow_provider_icechunk.engine.history import operations
+
         operations.set_feature_flag(self._core, name, setting)
 
     def expire_snapshots(

@@ -6,20 +6,40 @@ official package wrote, a chunk each, and from packed ones that this package wro
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from benchmarks.model import OFFICIAL_1, OURS, Case, Goal, Workload, nothing
+from benchmarks.model import (
+    ACCESS_KEY,
+    BUCKET,
+    OBSTORE,
+    OFFICIAL,
+    OFFICIAL_1,
+    OURS,
+    SECRET_KEY,
+    Case,
+    Goal,
+    Place,
+    Workload,
+    nothing,
+)
 from benchmarks.workloads.arrays import make_array, noise, open_array
 
 KIB = 1024
 MIB = 1024 * KIB
 CHUNK = 40_000
 """Larger than what is kept in manifests, small enough to be packed."""
-_GOALS = (Goal(1.1),)
+FAR = 1.1
+"""What ours may take of an official release's time here; above 1 for the noise."""
+_GOALS = (Goal(FAR),)
+_GATHER = Goal(1.2, against=(OBSTORE,))
+_AT_ONCE = 64
+"""Requests that the bare client has under way: as many as ours."""
 _MARK = "mark"
 
 
@@ -51,13 +71,56 @@ def _fill(chunk: int, case: Case) -> None:
     session.commit("data")
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of chunks, for a client that knows nothing of arrays."""
+
+    store: Any
+    keys: list[str]
+
+    @classmethod
+    def of(cls, case: Case) -> _Files:
+        import obstore
+        from obstore.store import S3Store
+
+        store: Any = S3Store(
+            BUCKET,
+            prefix=case.prefix,
+            endpoint=case.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            region="us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+        pages = obstore.list(store, "chunks", chunk_size=1000)
+        return cls(store, [one["path"] for page in pages for one in page])
+
+    async def gather(self) -> list[Any]:
+        """The bytes of all of them, as many at once as ours has under way."""
+        import obstore
+
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(key: str) -> Any:
+            async with room:
+                return await (await obstore.get_async(self.store, key)).bytes_async()
+
+        return await asyncio.gather(*map(fetch, self.keys))
+
+
+def _source(case: Case) -> Any:
+    """What is read: an array, or the files that have its bytes."""
+    return _Files.of(case) if case.contender == OBSTORE else _array(case)
+
+
 def _array(case: Case) -> Any:
     return open_array(case.open().readonly_session("main").store)
 
 
-def _read_all(case: Case, array: Any) -> Any:
+def _read_all(case: Case, source: Any) -> Any:
     del case
-    return array[:]
+    return asyncio.run(source.gather()) if isinstance(source, _Files) else source[:]
 
 
 def _read_some(chunk: int, case: Case, array: Any) -> Any:
@@ -66,9 +129,14 @@ def _read_some(chunk: int, case: Case, array: Any) -> Any:
     return array[:: 8 * chunk]
 
 
-def _is_noise(step: int, case: Case, array: Any, result: Any) -> None:
-    del case
-    assert (noise(array.shape[0])[::step] == result).all()
+def _is_noise(step: int, case: Case, source: Any, result: Any) -> None:
+    if isinstance(source, _Files):
+        size = sum(map(len, result)) // case.size
+        whole = memoryview(noise(size * case.size))
+        chunks = (whole[start : start + size] for start in range(0, len(whole), size))
+        assert sorted(map(bytes, result)) == sorted(map(bytes, chunks))
+    else:
+        assert (noise(source.shape[0])[::step] == result).all()
 
 
 def _open_and_read_one(chunk: int, case: Case, state: Any) -> Any:
@@ -222,13 +290,22 @@ def _are_collected(case: Case, repository: Any, result: Any) -> None:
     assert (_array(case)[-CHUNK:] == noise(CHUNK)).all()
 
 
-def _reading(name: str, title: str, chunk: int, writer: str, sizes: tuple[int, int, int]) -> Any:
+def _reading(
+    name: str,
+    title: str,
+    chunk: int,
+    writer: str,
+    sizes: tuple[int, int, int],
+    place: Place = "far",
+) -> Workload:
     who = "official files" if writer == OFFICIAL_1 else "packed files"
+    most, where = (FAR, "20 ms away") if place == "far" else (1.0, "loopback")
     make: Callable[..., Workload] = partial(
         Workload,
         sizes=sizes,
-        goals=_GOALS,
-        place="far",
+        goals=(Goal(most),),
+        at_any_size=most,
+        place=place,
         prepare=partial(_fill, chunk),
         prepared_by=writer,
         repeatable=True,
@@ -249,12 +326,17 @@ def _reading(name: str, title: str, chunk: int, writer: str, sizes: tuple[int, i
             run=partial(_read_some, chunk),
             check=partial(_is_noise, 8 * chunk),
         )
-    return make(
-        name=name,
-        title=f"20 ms away: read {{size}} {title}, {who}",
-        setup=_array,
-        run=_read_all,
-        check=partial(_is_noise, 1),
+    bare = writer == OFFICIAL_1
+    return replace(
+        make(
+            name=name,
+            title=f"{where}: read {{size}} {title}, {who}",
+            setup=_source,
+            run=_read_all,
+            check=partial(_is_noise, 1),
+        ),
+        goals=(Goal(most), _GATHER) if bare else (Goal(most),),
+        contenders=(OURS, *OFFICIAL, OBSTORE) if bare else (OURS, *OFFICIAL),
     )
 
 
@@ -264,6 +346,7 @@ def _writing(name: str, title: str, chunk: int, sizes: tuple[int, int, int]) -> 
         title=f"20 ms away: write {{size}} {title} and commit",
         sizes=sizes,
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         setup=partial(_session_with_array, chunk),
         run=_write,
@@ -278,6 +361,7 @@ WORKLOADS = (
         sizes=(1, 2, 4),
         quick=0,
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         setup=_warm,
         run=_create,
@@ -289,6 +373,7 @@ WORKLOADS = (
     _reading("far-some", "chunks of 64 KiB", 64 * KIB, OFFICIAL_1, (64, 512, 2048)),
     _reading("far-some-packed", "chunks of 64 KiB", 64 * KIB, OURS, (64, 512, 2048)),
     _reading("far-read-large", "chunks of 1 MiB", MIB, OFFICIAL_1, (16, 64, 128)),
+    _reading("s3-files-read", "chunks of 64 KiB", 64 * KIB, OFFICIAL_1, (64, 512, 2048), "s3"),
     _writing("far-first", "chunks of 40 kB", CHUNK, (1, 10, 30)),
     _writing("far-write", "chunks of 64 KiB", 64 * KIB, (64, 512, 2048)),
     _writing("far-write-large", "chunks of 1 MiB", MIB, (16, 64, 128)),
@@ -297,6 +382,7 @@ WORKLOADS = (
         title="20 ms away: {size} commits of one chunk, one after the other",
         sizes=(3, 10, 30),
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         setup=_repository_with_array,
         run=_commit_each,
@@ -307,6 +393,7 @@ WORKLOADS = (
         title="20 ms away: commit after a rebase over {size} commits",
         sizes=(3, 10, 30),
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         prepare=_others_committed,
         setup=_left_behind,
@@ -318,6 +405,7 @@ WORKLOADS = (
         title="20 ms away: commit {size} new arrays of one chunk each",
         sizes=(5, 20, 60),
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         setup=_session_with_arrays,
         run=_commit,
@@ -327,6 +415,7 @@ WORKLOADS = (
         title="20 ms away: ancestry of {size} snapshots",
         sizes=(4, 13, 40),
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         prepare=_history,
         setup=_opened,
@@ -340,6 +429,7 @@ WORKLOADS = (
         sizes=(4, 12, 36),
         quick=0,
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
         prepare=_old_commits,
         setup=_opened,
@@ -352,7 +442,9 @@ WORKLOADS = (
         sizes=(4, 12, 36),
         quick=0,
         goals=_GOALS,
+        at_any_size=FAR,
         place="far",
+        deletes=True,
         prepare=_expired,
         setup=_opened,
         run=_collect,

@@ -6,8 +6,8 @@ from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.model import Metadata, Move, Snapshot
 from airflow_provider_icechunk.engine.history.ancestry import required_log
 from airflow_provider_icechunk.engine.history.diff import merge_logs
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.refs.base import Behind, Moved
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
 from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 

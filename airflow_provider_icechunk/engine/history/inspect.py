@@ -39,7 +39,7 @@ from airflow_provider_icechunk.engine.format.v2.repo import (
     decode_items,
 )
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.world import from_micros, utc_text
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind, NotFoundError
 

@@ -16,7 +16,7 @@ from airflow_provider_icechunk.engine.format.ids import format_id
 from airflow_provider_icechunk.engine.format.v2 import repo as ri
 from airflow_provider_icechunk.engine.format.v2.repo import Feature, setting
 from airflow_provider_icechunk.engine.format.v2.updates import SetFlag, SetMetadata, SetStatus
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.world import from_micros, to_micros, utc_text
 from airflow_provider_icechunk.exceptions import InvalidInputError
 

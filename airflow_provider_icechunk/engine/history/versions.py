@@ -9,8 +9,8 @@ from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.ids import SnapshotId, parse_id
 from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.format.names import MAIN, check_new_ref_name
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.refs.base import Behind, Creation
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
 from airflow_provider_icechunk.engine.world import to_micros
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,

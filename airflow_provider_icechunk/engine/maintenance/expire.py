@@ -25,8 +25,8 @@ from airflow_provider_icechunk.engine.format.ids import SnapshotId
 from airflow_provider_icechunk.engine.format.legacy.draft.state import StateFile
 from airflow_provider_icechunk.engine.format.v2.repo import RepoInfo
 from airflow_provider_icechunk.engine.opening import check_newest
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.refs.legacy.draft import draft_refs
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
 from airflow_provider_icechunk.exceptions import IcechunkError, MaintenanceError
 
 from .listing import list_folder, whole

@@ -6,11 +6,17 @@ writers one wins and the other learns that it lost.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_provider_icechunk.engine.format.generation import Generation
 from airflow_provider_icechunk.engine.storage.base import Storage
 from airflow_provider_icechunk.engine.world import REAL_WORLD, World
+from airflow_provider_icechunk.exceptions import UnsupportedError
 
 from .base import Refs
+
+if TYPE_CHECKING:
+    from .v2 import V2Refs
 
 
 def open_refs(generation: Generation, storage: Storage, world: World = REAL_WORLD) -> Refs:
@@ -40,3 +46,16 @@ def open_refs(generation: Generation, storage: Storage, world: World = REAL_WORL
             from airflow_provider_icechunk.engine.refs.legacy.draft import DraftRefs
 
             return DraftRefs(storage, world)
+
+
+def v2_refs(refs: Refs, what: str) -> V2Refs:
+    """The refs, checked to be of generation `2`, which `what` needs."""
+    if refs.generation is Generation.V2:
+        from .v2 import V2Refs
+
+        if isinstance(refs, V2Refs):
+            return refs
+    raise UnsupportedError(
+        f"this repository is of generation `{refs.generation}`; {what} needs generation `2`: "
+        "upgrade it with `migrate`"
+    )

@@ -63,7 +63,6 @@ from .base import (
     Creation,
     JustRead,
     Moved,
-    Refs,
     Registered,
     StoredConfig,
     Trust,
@@ -428,16 +427,6 @@ class V2Refs:
             f"{self.storage.location}: it was expired, or its commit never finished",
             kind=Kind.SNAPSHOT_NOT_FOUND,
         )
-
-
-def v2_refs(refs: Refs, what: str) -> V2Refs:
-    """The refs, checked to be of generation `2`, which `what` needs."""
-    if not isinstance(refs, V2Refs):
-        raise UnsupportedError(
-            f"this repository is of generation `{refs.generation}`; {what} needs generation `2`: "
-            "upgrade it with `migrate`"
-        )
-    return refs
 
 
 _NEEDED_FEATURES: dict[type[Change], Feature] = {

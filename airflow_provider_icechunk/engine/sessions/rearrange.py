@@ -16,9 +16,8 @@ from airflow_provider_icechunk.engine.commit.rebase import Rearrangement
 from airflow_provider_icechunk.engine.core import Core
 from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.format.names import check_node_path
-from airflow_provider_icechunk.engine.format.v2.repo import Feature, is_enabled
 from airflow_provider_icechunk.engine.history.diff import Diff
-from airflow_provider_icechunk.engine.refs.v2 import v2_refs
+from airflow_provider_icechunk.engine.refs import v2_refs
 from airflow_provider_icechunk.engine.tree.moves import moved
 from airflow_provider_icechunk.exceptions import SessionError, UnsupportedError
 
@@ -80,6 +79,8 @@ class RearrangeSession(Session):
         refs = self._core.refs
         refs.check_writable()
         if refs.generation.has_features:
+            from airflow_provider_icechunk.engine.format.v2.repo import Feature, is_enabled
+
             info = v2_refs(refs, "a feature").info()
             if not is_enabled(info, Feature.MOVE_NODE):
                 raise UnsupportedError(f"feature `move_node` is disabled in {self.location}")

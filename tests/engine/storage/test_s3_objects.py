@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from traceback import format_exception
 from typing import ClassVar
+from urllib.parse import parse_qs, quote_plus
 from zlib import crc32
 
 import pytest
@@ -115,6 +116,66 @@ def test_a_read_is_one_signed_request() -> None:
     assert headers["range"] == "bytes=1-3"
     assert "/eu-central-1/s3/aws4_request" in headers["authorization"]
     assert "hidden" not in str(headers)
+
+
+def page(*keys: str, more: str = "") -> Reply:
+    """A page of a listing; `more` is the token of the next one."""
+    entries = "".join(
+        f"<Contents><Key>{quote_plus(key)}</Key><Size>1</Size>"
+        "<LastModified>2026-11-16T05:00:00.000Z</LastModified></Contents>"
+        for key in keys
+    )
+    token = f"<NextContinuationToken>{more}</NextContinuationToken>" if more else ""
+    text = (
+        '<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<Name>bucket</Name><EncodingType>url</EncodingType>{token}"
+        f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{entries}</ListBucketResult>"
+    )
+    return 200, {}, text.encode()
+
+
+def made_client(storage: S3Storage) -> bool:
+    """Whether boto3's client was made, which takes longer than a short history."""
+    return storage._bucket._connection.get()._client is not None
+
+
+def test_listing_and_deleting_a_few_objects_does_not_wait_for_boto3() -> None:
+    keys = ["chunks/ä +b", "chunks/%2F&amp;"]
+    replies = [page(f"a repo/{keys[0]}", more="to/ken+="), page(f"a repo/{keys[1]}")]
+    with scripted(*replies, (204, {}, b""), (204, {}, b"")) as storage:
+        assert [one.key for one in storage.scan("chunks/")] == keys
+        assert storage.delete(keys).keys == tuple(keys)
+        assert not made_client(storage)
+
+    queries = [parse_qs(path.partition("?")[2]) for _, path, _, _ in Script.seen[:2]]
+    assert [query["prefix"] for query in queries] == [["a repo/chunks/"]] * 2
+    assert [query.get("continuation-token") for query in queries] == [None, ["to/ken+="]]
+    assert {verb for verb, _, _, _ in Script.seen[2:]} == {"DELETE"}
+    assert all("/eu-central-1/s3/aws4_request" in one[2]["authorization"] for one in Script.seen)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        (403, {}, DENIED),
+        (301, {}, b""),
+        (200, {}, DENIED),
+        (200, {}, b"<ListBucketResult><IsTruncated>perhaps</IsTruncated></ListBucketResult>"),
+        (200, {}, page("a repo/x")[2][:-9]),
+    ],
+    ids=["denied", "elsewhere", "an error", "unclear", "cut"],
+)
+def test_a_page_that_is_no_plain_answer_is_asked_for_again_by_boto3(strange: Reply) -> None:
+    with scripted(strange, page("a repo/x")) as storage:
+        assert [one.key for one in storage.scan("")] == ["x"]
+        assert made_client(storage)
+
+
+def test_an_object_that_cannot_be_deleted_is_named() -> None:
+    with scripted((500, {}, b""), (500, {}, b"")) as storage:
+        deleted = storage.delete(["a", "b"])
+    assert deleted.keys == ()
+    assert set(deleted.failed) == {"a", "b"}
 
 
 def test_a_write_carries_its_condition_and_metadata() -> None:

@@ -103,6 +103,18 @@ class TestS3StorageOnSeaweedFS(StorageSuite):
             )
         )
 
+    def test_the_server_accepts_listings_and_deletes_that_boto3_has_no_part_in(
+        self, storage: S3Storage
+    ) -> None:
+        storage = S3Storage(replace(storage.settings, page_size=3))
+        keys = [f"x/{number} +%é&=" for number in range(8)]
+        storage.put_many([Put(key, b"1") for key in keys])
+
+        assert sorted(one.key for one in storage.scan("x/")) == sorted(keys)
+        assert storage.delete(keys).keys == tuple(keys)
+        assert list(storage.scan("")) == []
+        assert storage._bucket._connection.get()._client is None
+
     def test_large_objects_go_in_parts_and_come_back_whole(self, storage: S3Storage) -> None:
         large = S3Storage(replace(storage.settings, multipart_threshold=5 * MIB, part_size=5 * MIB))
         data = bytes(range(256)) * (11 * MIB // 256) + b"end"

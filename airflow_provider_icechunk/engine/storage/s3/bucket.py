@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
-from airflow_provider_icechunk.engine.concurrency import PerProcess
+from airflow_provider_icechunk.engine.concurrency import PerProcess, run_all
 from airflow_provider_icechunk.engine.storage.base import (
     Bounded,
     ByteRange,
@@ -133,7 +133,14 @@ class Bucket(Requests):
             yield entry["Prefix"].removeprefix(self._root + prefix).removesuffix("/")
 
     def delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
-        """Delete up to 1000 objects; key to reason for those that could not be deleted."""
+        """Delete up to 1000 objects; key to reason for those that could not be deleted.
+
+        A few are deleted one by one at the same time: boto3 would take longer to get ready.
+        """
+        if len(keys) <= _FEW:
+            told = dict(zip(keys, run_all(self._delete_one, keys, at_once=_FEW), strict=True))
+            if None not in told.values():
+                return {key: reason for key, reason in told.items() if reason}
         try:
             answer = self.calling("delete in", "", lambda: self._delete(keys))
         except IcechunkError as error:
@@ -236,10 +243,14 @@ class Bucket(Requests):
             return self.calling(
                 "list",
                 prefix,
-                lambda: _listing(lambda: self.client.list_objects_v2(**request), request["Prefix"]),
+                lambda: _listing(lambda: self._ask_page(request), request["Prefix"]),
             )
         except failures() as error:
             raise self.error(error, "list", prefix) from error
+
+    def _ask_page(self, request: Mapping[str, Any]) -> ListObjectsV2OutputTypeDef:
+        native = self._natively(lambda objects: objects.page(request))
+        return self.client.list_objects_v2(**request) if native is None else native
 
     def _date(self) -> str | None:
         # The object does not exist, and need not.
@@ -250,9 +261,21 @@ class Bucket(Requests):
             )
         )
 
+    def _delete_one(self, key: str) -> str | None:
+        """Why an object cannot be deleted; empty if it was, `None` if boto3 has to find out."""
+        name = self.name(key)
+        try:
+            done = self.calling(
+                "delete", key, lambda: self._natively(lambda objects: objects.delete(name))
+            )
+        except IcechunkError as error:
+            return error.message
+        except failures() as error:
+            missing = self.classify(error) is Trouble.MISSING
+            return None if missing else self.error(error, "delete", key).message
+        return "" if done else None
+
     def _delete(self, keys: Sequence[str]) -> Sequence[Any]:
-        if len(keys) == 1 and self._natively(lambda objects: objects.delete(self.name(keys[0]))):
-            return []
         answer = self.client.delete_objects(
             Bucket=self.settings.bucket,
             Delete={"Objects": [{"Key": self.name(key)} for key in keys], "Quiet": True},
@@ -264,6 +287,7 @@ class Bucket(Requests):
         return answer.get("Errors", [])
 
 
+_FEW = 32
 _NO_OBJECT = "what-time-is-it"
 
 

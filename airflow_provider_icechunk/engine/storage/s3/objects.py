@@ -1,9 +1,10 @@
 """Single requests to objects, by the native client: GET, HEAD, PUT and DELETE.
 
 A commit is a dozen small requests, and a client made for three hundred services takes several times
-as long to prepare each as a near store takes to respond. Credentials and their renewal are
-botocore's, and so is everything else: listings, batch deletes, multipart uploads, proxies, and
-every response that calls for more than an error (another region, another signature).
+as long to prepare each as a near store takes to respond. Listings are signed by botocore and sent
+by urllib3 (`listing`). Credentials and their renewal are botocore's, and everything else is left to
+boto3: large deletes, multipart uploads, proxies, and every response that calls for more than an
+error (another region, another signature).
 
 The native client never retries: sent again by it, a write that landed would fail its own condition.
 """
@@ -40,6 +41,7 @@ from .settings import S3Settings
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
     from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
     from obstore.store import S3Store
     from urllib3 import PoolManager
 
@@ -104,16 +106,28 @@ class NativeObjects:
 
         The request is not signed: a refusal has a date too.
         """
-        import urllib3
+        url = f"{self._root}/{quote(name)}"
+        return self._connections().request("HEAD", url, redirect=False).headers.get("Date")
 
-        settings, url = self._settings, f"{self._root}/{quote(name)}"
-        if self._pool is None:
-            self._pool = urllib3.PoolManager(
-                retries=False,
-                timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
-                ca_certs=self._bundle,
-            )
-        return self._pool.request("HEAD", url, redirect=False).headers.get("Date")
+    def page(self, request: Mapping[str, Any]) -> ListObjectsV2OutputTypeDef:
+        """A page of a listing, with the arguments that the client would get.
+
+        The native client cannot: it takes a listing that ends too early for a whole one.
+        """
+        # Late, like boto3 itself: most processes never list.
+        from .listing import Signer, ask_page
+
+        keys, headers = self._keys(), {"User-Agent": self._settings.user_agent}
+        if self._settings.requester_pays:
+            headers["x-amz-request-payer"] = "requester"
+        return ask_page(
+            self._connections(),
+            self._root,
+            request,
+            region=self._region,
+            signer=None if keys is None else Signer(*keys),
+            headers={**self._settings.headers, **headers},
+        )
 
     def delete(self, name: str) -> bool:
         """Delete an object; a missing one counts as deleted."""
@@ -121,6 +135,20 @@ class NativeObjects:
 
         self._calling(lambda store: obstore.delete(store, name))
         return True
+
+    def _connections(self) -> PoolManager:
+        """Connections of urllib3, for what the native client cannot ask or does not show."""
+        import urllib3
+
+        if self._pool is None:
+            settings = self._settings
+            self._pool = urllib3.PoolManager(
+                maxsize=settings.concurrency,
+                retries=False,
+                timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
+                ca_certs=self._bundle,
+            )
+        return self._pool
 
     def _reading(self, call: Callable[[S3Store], T]) -> T:
         """A request that the client may repeat if the native one cannot read the answer."""
