@@ -5,23 +5,15 @@ Run by `make test-ui`, which installs the driver.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from support.browsing import SCRIPT, launch
-from support.standalone import until
+from support.browsing import SCRIPT, api_server, launch, token_of
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser.serve import listen, standalone
@@ -161,67 +153,19 @@ def test_what_is_gone_is_explained(chromium: Any, tmp_path: Path) -> None:
     assert problems == []
 
 
-def answers(server: subprocess.Popen[bytes], address: str, home: Path) -> bool:
-    assert server.poll() is None, (home / "server.log").read_text()[-2000:]
-    try:
-        urllib.request.urlopen(f"{address}/api/v2/monitor/health", timeout=5).close()
-    except (urllib.error.URLError, OSError):
-        return False
-    return True
-
-
 @pytest.fixture(scope="module")
 def airflow(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A real API server with a connection to the repositories, an admin and a viewer."""
-    home = tmp_path_factory.mktemp("airflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
-        "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
-    }
-    command = [sys.executable, "-m", "airflow"]
-    extra = json.dumps({"storage": "file"})
-    for words in (
-        ["db", "migrate"],
-        ["connections", "add", "icechunk_default", "--conn-type", "icechunk",
-         "--conn-host", str(root), "--conn-extra", extra],
-    ):  # fmt: skip
-        subprocess.run([*command, *words], env=env, check=True, capture_output=True)
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, "api-server"], env=env, stdout=log, stderr=log, start_new_session=True
-        )
-    address = f"http://localhost:{port}"
-    try:
-        until(lambda: answers(server, address, home), "the API server answers")
+    with api_server(root, tmp_path_factory.mktemp("airflow")) as (address, home, _):
         yield address, home
-    finally:
-        server.terminate()
-        server.wait(60)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def log_in(chromium: Any, airflow: tuple[str, Path], user: str, theme: str = "light") -> Any:
     address, home = airflow
-    passwords = json.loads((home / "simple_auth_manager_passwords.json.generated").read_text())
-    request = urllib.request.Request(
-        f"{address}/auth/token",
-        json.dumps({"username": user, "password": passwords[user]}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        token = json.load(answer)["access_token"]
     context = chromium.new_context(color_scheme=theme, viewport={"width": 1400, "height": 900})
-    context.add_cookies([{"name": "_token", "value": token, "url": address}])
+    context.add_cookies(
+        [{"name": "_token", "value": token_of(address, home, user), "url": address}]
+    )
     return context.new_page()
 
 

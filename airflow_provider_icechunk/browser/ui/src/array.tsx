@@ -30,26 +30,27 @@ function Controls({ facts, view, change, fixed }: { facts: ArrayFacts; view: Vie
       {facts.axes.length > 1 && (
         <div className="row">
           {view.rows !== null && <label>Rows <select value={view.rows} onChange={(event) => change({ rows: event.target.value, ...(Number(event.target.value) === view.columns ? { columns: String(view.rows) } : {}) })}>
-            {facts.axes.map((axis, n) => <option key={n} value={n}>{axis.name}</option>)}</select></label>}
+            {facts.axes.map((axis, n) => <option key={n} value={n}>{visible(axis.name)}</option>)}</select></label>}
           <label>Columns <select value={view.columns ?? 0} onChange={(event) => change({ columns: event.target.value, ...(Number(event.target.value) === view.rows ? { rows: String(view.columns) } : {}) })}>
-            {facts.axes.map((axis, n) => <option key={n} value={n}>{axis.name}</option>)}</select></label>
+            {facts.axes.map((axis, n) => <option key={n} value={n}>{visible(axis.name)}</option>)}</select></label>
         </div>
       )}
       {others.length > 0 && <div className="sliders">{others.map(({ axis, n }) => (
         <div key={n}>
-          <label style={{ width: "100%" }}><span style={{ whiteSpace: "nowrap" }}><b>{visible(axis.name)}</b> {visible(fixed?.[axis.name] ?? "")} <span className="soft">({count(view.at[n]! + 1)} of {count(axis.length)})</span></span>
+          <label style={{ width: "100%" }}><span style={{ whiteSpace: "nowrap" }}><b>{visible(axis.name)}</b> {visible(fixed?.[axis.name] ?? "")}{axis.units && !axis.units.includes(" since ") && ` ${visible(axis.units)}`} <span className="soft">({count(view.at[n]! + 1)} of {count(axis.length)})</span></span>
             <input type="range" min={0} max={axis.length - 1} value={view.at[n]} aria-label={`Position along ${axis.name}`} aria-valuetext={fixed?.[axis.name]} onChange={(event) => set(n, Number(event.target.value))} /></label>
         </div>))}</div>}
     </div>
   );
 }
 
-function Shown({ picture }: { picture: Picture }): React.ReactElement {
-  const s = picture.statistics;
+function Shown({ picture, axes }: { picture: Picture; axes: Axis[] }): React.ReactElement {
+  const s = picture.statistics, shown = s.count + s.missing;
+  const whole = axes.filter((axis) => axis.name === picture.rows?.name || axis.name === picture.columns?.name).reduce((all, axis) => all * axis.length, 1);
   return (
-    <div className="row soft small" style={{ gap: 16 }}>
-      {picture.kind !== "table" && <><span>min <b>{number(s.minimum)}</b></span><span>max <b>{number(s.maximum)}</b></span><span>mean <b>{number(s.mean)}</b></span><span>deviation <b>{number(s.deviation)}</b></span></>}
-      <span>{several(s.count, "value")} shown, {count(s.missing)} missing</span>
+    <div className="row soft small" style={{ gap: "0 16px" }}>
+      {picture.kind !== "table" && s.count > 0 && <><span>min <b>{number(s.minimum)}</b></span><span>max <b>{number(s.maximum)}</b></span><span>mean <b>{number(s.mean)}</b></span><span>deviation <b>{number(s.deviation)}</b></span></>}
+      <span>{several(shown, "value")}{whole > shown && ` of ${count(whole)}`} shown{s.missing > 0 && `, ${count(s.missing)} missing`}</span>
       <span>{picture.sampled ? `thinned out: ${count(picture.chunks_read)} of ${count(picture.chunks_total)} chunks read` : `${several(picture.chunks_read, "chunk")} read`}</span>
     </div>
   );
@@ -64,11 +65,24 @@ const crossesZero = (picture: Picture): boolean => {
 export function PictureView({ picture, scale, onPick }: { picture: Picture; scale: Scale; onPick?: (picked: Picked) => void }): React.ReactElement {
   const label = `${picture.path}, ${picture.statistics.count} values from ${number(picture.statistics.minimum)} to ${number(picture.statistics.maximum)} ${picture.units ?? ""}`;
   if (picture.kind === "table") return (
-    <div className="scroll"><table><thead><tr><th>{picture.columns?.name}</th><th>value</th></tr></thead>
+    <div className="texts"><table><thead><tr><th>{visible(picture.columns?.name ?? "")}</th><th>value</th></tr></thead>
       <tbody>{picture.texts.map((text, at) => <tr key={at}><td className="mono">{visible(picture.columns?.labels[at] ?? "")}</td><td>{visible(text)}</td></tr>)}</tbody></table></div>);
   if (picture.kind === "value" || !picture.columns) return <div className="figures"><div><b>{picture.texts[0] ?? number(picture.statistics.mean)}</b></div></div>;
   if (!picture.rows) return <Line picture={picture} onPick={onPick} label={label} />;
   return <Image picture={picture} scale={scale} range={rangeOf(picture, scale)} onPick={onPick} label={label} />;
+}
+
+/** The stored size, and how much the chunks that are there were compressed. */
+function storedText(logical: number, chunks: NonNullable<ArrayFacts["chunks"]>): string {
+  const there = chunks.native + chunks.inline + chunks.virtual;
+  const ratio = chunks.stored_bytes ? (logical * there) / (there + chunks.missing) / chunks.stored_bytes : 0;
+  return `${size(chunks.stored_bytes)}${ratio >= 1.05 ? `, compressed ${ratio.toFixed(1)} : 1` : ""}`;
+}
+
+/** A share of everything; little is not nothing, and nearly all is not all. */
+function percent(share: number): string {
+  if (share > 0 && share < 0.001) return "< 0.1 %";
+  return `${share < 1 ? Math.min(99.9, Math.round(share * 1000) / 10) : 100} %`;
 }
 
 export function ArrayView({ route }: { route: Route }): React.ReactElement {
@@ -93,8 +107,8 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
       <div className="row">
         <h2 className="grow" style={{ fontSize: 18 }}>{visible(facts.path)}</h2>
         <a href={href(place, repository, "snapshot", { version })}>version {version.length > 16 ? shortId(version) : version}</a>
-        <a className="badge" href={href(place, repository, "history", { path: facts.path })}>History of this array</a>
-        <a className="badge" href={href(place, repository, "compare", { ...query, path: facts.path, right: version, left: `${version}~1` })}>Compare versions</a>
+        <a className="button" href={href(place, repository, "history", { path: facts.path })}>History of this array</a>
+        <a className="button" href={href(place, repository, "compare", { ...query, path: facts.path, right: version, left: `${version}~1` })}>Compare versions</a>
       </div>
       <div className="two">
         <div className="stack">
@@ -111,12 +125,12 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
                     if (picture.columns && view.columns !== null) place_[view.columns] = picture.columns.indices[at.column]!;
                     setCell(place_);
                   }} />
-                  <Shown picture={picture} />
+                  <Shown picture={picture} axes={facts.axes} />
                 </div>)}</Answered></>}
             {cellAt && <CellFacts place={place} repository={repository} version={version} path={facts.path} at={cellAt} axes={facts.axes} />}
           </section>
           <section className="card stack" aria-label="Chunks">
-            <div className="row"><h2 className="grow">Chunks</h2>{map.answer && <span className="soft small">{several(map.answer.chunks, "chunk")} there, {Math.round(map.answer.coverage * 1000) / 10} % · {count(map.answer.chunks_changed)} written in this version</span>}</div>
+            <div className="row"><h2 className="grow">Chunks</h2>{map.answer && <span className="soft small">{several(map.answer.chunks, "chunk")} there, {percent(map.answer.coverage)}{map.answer.against !== null && ` · ${count(map.answer.chunks_changed)} written in this version`}</span>}</div>
             <Answered asked={map}>{(found) => <Chunks map={found} />}</Answered>
             {facts.axes[0] && <CoverageFacts place={place} repository={repository} version={version} path={facts.path} axes={facts.axes} />}
           </section>
@@ -125,11 +139,11 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
           <section className="card stack" aria-label="Metadata">
             <h2>Metadata</h2>
             <Facts pairs={[["type", <span className="mono">{facts.data_type}</span>], ["fill value", <span className="mono">{facts.fill_value}</span>], ["values", size(facts.logical_bytes)],
-              ["stored", chunks ? `${size(chunks.stored_bytes)}${facts.logical_bytes && chunks.stored_bytes ? ` (${(facts.logical_bytes / chunks.stored_bytes).toFixed(1)} : 1)` : ""}` : facts.chunks_unknown],
+              ["stored", chunks ? storedText(facts.logical_bytes, chunks) : facts.chunks_unknown],
               ["chunks", chunks ? [["native", chunks.native], ["inline", chunks.inline], ["virtual", chunks.virtual], ["missing", chunks.missing]].filter(([, n]) => n).map(([name, n]) => `${count(n as number)} ${name}`).join(", ") || "none" : null],
               ["codecs", facts.codecs.map((one) => String(one.name ?? "?")).join(" → ")]]} />
-            <div className="scroll"><table><thead><tr><th>dimension</th><th className="num">length</th><th className="num">chunk</th><th>units</th></tr></thead>
-              <tbody>{facts.axes.map((axis, n) => <tr key={n}><td>{axis.coordinate && axis.coordinate !== facts.path ? <a href={href(place, repository, "array", { version, path: axis.coordinate })}>{axis.name}</a> : axis.name}</td><td className="num">{count(axis.length)}</td><td className="num">{count(axis.chunk)}</td><td className="soft">{axis.units}</td></tr>)}</tbody></table></div>
+            {facts.axes.length > 0 && <div className="scroll"><table><thead><tr><th>dimension</th><th className="num">length</th><th className="num">chunk</th><th>units</th></tr></thead>
+              <tbody>{facts.axes.map((axis, n) => <tr key={n}><td>{axis.coordinate && axis.coordinate !== facts.path ? <a href={href(place, repository, "array", { version, path: axis.coordinate })}>{visible(axis.name)}</a> : visible(axis.name)}</td><td className="num">{count(axis.length)}</td><td className="num">{count(axis.chunk)}</td><td className="soft">{visible(axis.units ?? "")}</td></tr>)}</tbody></table></div>}
           </section>
           {Object.keys(facts.attributes).length > 0 && <section className="card stack" aria-label="Attributes"><h2>Attributes</h2>
             <Facts pairs={Object.entries(facts.attributes).map(([name, value]) => [name, typeof value === "object" ? <Json value={value} /> : visible(String(value))])} /></section>}
@@ -150,18 +164,27 @@ function CellFacts({ place, repository, version, path, at, axes }: { place: stri
   );
 }
 
+/** How many labels along a dimension are there, and which are missing. */
+export function CoverageBar({ place, repository, version, path, dim, quiet = false }: { place: string; repository: string; version: string; path: string; dim: string; quiet?: boolean }): React.ReactElement | null {
+  const asked = useAnswer<Coverage>(inPlace(place, "coverage"), { repository, version, path, dim });
+  if (quiet && asked.answer === null) return null;
+  return <Answered asked={asked}>{(found) => {
+    const there = found.wanted - found.missing_total;
+    return (
+      <div className="stack small" style={{ gap: 6 }}>
+        <div className="row">{quiet && <b>{visible(found.dim)}</b>}<div className="bar grow"><i style={{ width: `${(100 * there) / Math.max(1, found.wanted)}%` }} /></div><span>{count(there)} of {several(found.wanted, "label")} {there === 1 ? "has" : "have"} chunks</span></div>
+        {found.missing_total > 0 && <p className="soft">Missing: {found.missing.slice(0, 12).map((one) => visible(one.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:00)?$/, "$1 $2"))).join(", ")}{found.missing_total > 12 ? ` and ${count(found.missing_total - 12)} more` : ""}</p>}
+        {found.shared && <p className="soft">A chunk holds several labels, so some may look written that are not.</p>}
+      </div>);
+  }}</Answered>;
+}
+
 function CoverageFacts({ place, repository, version, path, axes }: { place: string; repository: string; version: string; path: string; axes: Axis[] }): React.ReactElement {
-  const [dim, setDim] = useState<string | null>(null);
-  const asked = useAnswer<Coverage>(dim === null ? null : inPlace(place, "coverage"), { repository, version, path, dim });
+  const [dim, setDim] = useState(axes.find((axis) => axis.chunks > 1 && axis.coordinate !== null && axis.coordinate !== path)?.name ?? "");
   return (
     <div className="stack" style={{ gap: 8 }}>
-      <label>Coverage along <select value={dim ?? ""} onChange={(event) => setDim(event.target.value || null)}><option value="">choose a dimension</option>{axes.map((axis) => <option key={axis.name}>{axis.name}</option>)}</select></label>
-      {dim !== null && <Answered asked={asked}>{(found) => (
-        <div className="stack small" style={{ gap: 6 }}>
-          <div className="row"><div className="bar grow"><i style={{ width: `${(100 * (found.wanted - found.missing_total)) / Math.max(1, found.wanted)}%` }} /></div><span>{count(found.wanted - found.missing_total)} of {several(found.wanted, "label")} are there</span></div>
-          {found.missing_total > 0 && <p className="soft">Missing: {found.missing.slice(0, 12).join(", ")}{found.missing_total > 12 ? ` and ${count(found.missing_total - 12)} more` : ""}</p>}
-          {found.shared && <p className="soft">A chunk holds several labels: some may look written that are not.</p>}
-        </div>)}</Answered>}
+      <label>Coverage along <select value={dim} onChange={(event) => setDim(event.target.value)}><option value="">choose a dimension</option>{axes.map((axis) => <option key={axis.name} value={axis.name}>{visible(axis.name)}</option>)}</select></label>
+      {dim !== "" && <CoverageBar place={place} repository={repository} version={version} path={path} dim={dim} />}
     </div>
   );
 }
@@ -197,7 +220,7 @@ function ComparePage({ route, facts, left, right, refs }: { route: Route; facts:
         const draw = (picture: Picture, title: string, own: Scale | null) => (
           <section className="card stack" style={{ gap: 8 }} aria-label={title}><h3>{title}</h3>
             {picture.rows ? <Image picture={picture} scale={own ?? scale} range={own ? rangeOf(picture, own) : range} label={`${title} of ${picture.path}`} /> : <PictureView picture={picture} scale={own ?? scale} />}
-            <Shown picture={picture} /></section>);
+            <Shown picture={picture} axes={facts.axes} /></section>);
         return (
           <div className="stack">
             <div className="three">{draw(found.left, `Left: ${left}`, null)}{draw(found.right, `Right: ${right}`, null)}</div>
@@ -211,5 +234,5 @@ function ComparePage({ route, facts, left, right, refs }: { route: Route; facts:
 function Version({ label, value, set }: { label: string; value: string; set: (value: string) => void }): React.ReactElement {
   const [text, change] = useState(value);
   React.useEffect(() => change(value), [value]);
-  return <form onSubmit={(event) => { event.preventDefault(); set(text); }}><label>{label} <input list="ick-versions" size={22} value={text} onChange={(event) => change(event.target.value)} onBlur={() => text !== value && set(text)} /></label></form>;
+  return <form onSubmit={(event) => { event.preventDefault(); set(text); }}><label>{label} <input list="ick-versions" size={26} value={text} onChange={(event) => change(event.target.value)} onBlur={() => text !== value && set(text)} /></label></form>;
 }
