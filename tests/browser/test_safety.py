@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from fastapi.dependencies.utils import get_flat_dependant
-from support.browsing import SCRIPT, Ask, TestClient
+from support.browsing import NASTY, SCRIPT, Ask, TestClient
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser import app as application
@@ -33,24 +33,6 @@ VIEWS = sorted(
     route.path.removeprefix("/api/places/{connection_id}/")  # type: ignore[attr-defined]
     for route in application.readers.routes
 )
-NASTY = [
-    SCRIPT,
-    "../../etc/passwd",
-    "..%2f..%2fetc",
-    "/etc/passwd",
-    "file:///etc/passwd",
-    "a\\..\\b",
-    "\x00",
-    "\u202e",
-    "' OR 1=1 --",
-    "{{7*7}}",
-    "%0d%0aSet-Cookie:x=1",
-    "-1",
-    "9" * 40,
-    "snapshot:../x",
-    "main~999999999",
-    "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
-]
 
 
 def parameters(view: str) -> list[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
-    app = standalone(lambda path: LocalStorage(root / path), "here", key="key")
-    listener = listen(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    server.should_exit = True
-    thread.join(30)
+    with serving(lambda path: LocalStorage(root / path)) as found:
+        yield found
 
 
 def open_page(chromium: Any, theme: str = "light", **options: Any) -> tuple[Any, list[str]]:
@@ -95,6 +90,31 @@ def test_a_picture_has_many_colours_and_a_click_tells_the_chunk(
     assert problems == []
 
 
+def test_a_part_that_was_drawn_over_is_shown_larger_until_one_goes_back(
+    chromium: Any, address: str
+) -> None:
+    page, problems = open_page(chromium)
+    page.goto(f"{address}#/local/weather/array?{ARRAY}")
+    canvas = page.locator("section[aria-label=Picture] canvas")
+    page.get_by_text("16,200 values shown").wait_for()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 120, steps=5)
+    page.mouse.up()
+    page.get_by_text("of 16,200 shown").wait_for()
+    assert page.get_by_role("status").count() == 0, "a drag is no click"
+    page.reload()
+    page.get_by_text("of 16,200 shown").wait_for()
+    page.go_back()
+    page.get_by_text("16,200 values shown").wait_for()
+    canvas.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.get_by_text("chunks/").first.wait_for()
+    assert problems == []
+
+
 def test_links_and_the_back_button_work(chromium: Any, address: str) -> None:
     page, problems = open_page(chromium)
     page.goto(address)
@@ -126,6 +146,40 @@ def test_the_page_fits_a_narrow_screen_and_the_keyboard(chromium: Any, address: 
     page.get_by_text("Compared with").wait_for()
 
 
+@contextmanager
+def serving(locate: Callable[[str], LocalStorage]) -> Iterator[str]:
+    """The address of the page over some storage."""
+    listener = listen(0)
+    app = standalone(locate, "here", key="key")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_a_slow_storage_is_waited_for_and_said_to_be_slow(chromium: Any, root: Path) -> None:
+    answers = threading.Event()
+
+    def locate(path: str) -> LocalStorage:
+        answers.wait(120)
+        return LocalStorage(root / path)
+
+    with serving(locate) as address:
+        page, problems = open_page(chromium)
+        for place in ("history", "contents"):
+            page.goto(f"{address}#/local/weather/{place}")
+            page.get_by_text("Still loading").first.wait_for()
+        answers.set()
+        page.get_by_text("surface").first.wait_for()
+        assert page.get_by_text("Still loading").count() == 0
+        page.goto("about:blank")
+        assert problems == []
+
+
 def test_what_is_gone_is_explained(chromium: Any, tmp_path: Path) -> None:
     import zarr
 
@@ -134,23 +188,17 @@ def test_what_is_gone_is_explained(chromium: Any, tmp_path: Path) -> None:
     zarr.create_array(session.store, name="a", shape=(9, 9), chunks=(9, 9), dtype="f8",
                       compressors=None)[:] = 1  # fmt: skip
     session.commit("one chunk")
-    app = standalone(lambda path: LocalStorage(tmp_path / path), "here", key="key")
-    listener = listen(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    page, problems = open_page(chromium)
-    page.goto(f"{address}#/local/nowhere/history")
-    page.get_by_role("alert").get_by_text("there is no repository").first.wait_for()
-    for file in (tmp_path / "r" / "chunks").iterdir():
-        file.unlink()
-    page.goto(f"{address}#/local/r/array?path=%2Fa")
-    page.get_by_role("alert").first.wait_for()
-    server.should_exit = True
-    thread.join(30)
-    page.goto("about:blank")
-    assert problems == []
+    with serving(lambda path: LocalStorage(tmp_path / path)) as address:
+        page, problems = open_page(chromium)
+        page.goto(f"{address}#/local/nowhere/history")
+        page.get_by_role("alert").get_by_text("there is no repository").first.wait_for()
+        for file in (tmp_path / "r" / "chunks").iterdir():
+            file.unlink()
+        page.goto(f"{address}#/local/r/array?path=%2Fa")
+        page.get_by_role("alert").get_by_text("is missing").first.wait_for()
+        page.get_by_text("1 chunk there").first.wait_for()
+        page.goto("about:blank")
+        assert problems == []
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,29 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from fastapi.testclient import TestClient
 
-__all__ = ["SCRIPT", "Ask", "TestClient", "api_server", "launch", "token_of"]
+__all__ = ["NASTY", "SCRIPT", "Ask", "TestClient", "api_server", "launch", "token_of"]
 
 SCRIPT = "<script>alert(1)</script>"
 Ask = Callable[..., Any]
+NASTY = [
+    SCRIPT,
+    "../../etc/passwd",
+    "..%2f..%2fetc",
+    "/etc/passwd",
+    "file:///etc/passwd",
+    "a\\..\\b",
+    "\x00",
+    "\u202e",
+    "' OR 1=1 --",
+    "{{7*7}}",
+    "%0d%0aSet-Cookie:x=1",
+    "-1",
+    "9" * 40,
+    "snapshot:../x",
+    "main~999999999",
+    "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
+]
+"""What somebody may type instead of a name, a path or a number."""
 
 
 @contextmanager

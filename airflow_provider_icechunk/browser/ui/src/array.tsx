@@ -1,9 +1,9 @@
 import React, { useState } from "react";
-import { type ArrayFacts, type Axis, type Cell, type ChunkMap, type Comparison, type Coverage, inPlace, type Picture, type Refs } from "./api";
+import { type ArrayFacts, type Axis, type Cell, type ChunkMap, type Comparison, type Coverage, inPlace, type Picture, type PictureAxis, type Refs } from "./api";
 import type { Scale } from "./colour";
 import { count, number, several, shortId, size } from "./format";
 import { Answered, Facts, Json, useAnswer, useCalm, visible } from "./parts";
-import { Chunks, Image, Line, type Picked, rangeOf } from "./plot";
+import { type Area, Chunks, Image, Line, type Picked, rangeOf } from "./plot";
 import { go, href, type Route } from "./route";
 
 export function shapeText(axes: Axis[]): string { return axes.map((axis) => `${axis.name}: ${axis.length}`).join(", "); }
@@ -62,14 +62,21 @@ const crossesZero = (picture: Picture): boolean => {
   return low < 0 && high > 0 && Math.min(-low, high) > 0.2 * Math.max(-low, high);
 };
 
-export function PictureView({ picture, scale, onPick }: { picture: Picture; scale: Scale; onPick?: (picked: Picked) => void }): React.ReactElement {
+/** The part of an array in an area of its picture, as the address has it. */
+function boxOf(picture: Picture, { rows, columns }: Area): string {
+  const ends = (axis: PictureAxis | null, [first, last]: [number, number]): number[] =>
+    axis === null ? [0, 1] : [axis.indices[first]!, axis.indices[last + 1] ?? axis.indices[last]! + 1];
+  return [...ends(picture.rows, rows), ...ends(picture.columns, columns)].join(",");
+}
+
+export function PictureView({ picture, scale, onPick, onZoom }: { picture: Picture; scale: Scale; onPick?: (picked: Picked) => void; onZoom?: (area: Area) => void }): React.ReactElement {
   const label = `${picture.path}, ${picture.statistics.count} values from ${number(picture.statistics.minimum)} to ${number(picture.statistics.maximum)} ${picture.units ?? ""}`;
   if (picture.kind === "table") return (
     <div className="texts"><table><thead><tr><th>{visible(picture.columns?.name ?? "")}</th><th>value</th></tr></thead>
       <tbody>{picture.texts.map((text, at) => <tr key={at}><td className="mono">{visible(picture.columns?.labels[at] ?? "")}</td><td>{visible(text)}</td></tr>)}</tbody></table></div>);
   if (picture.kind === "value" || !picture.columns) return <div className="figures"><div><b>{picture.texts[0] ?? number(picture.statistics.mean)}</b></div></div>;
-  if (!picture.rows) return <Line picture={picture} onPick={onPick} label={label} />;
-  return <Image picture={picture} scale={scale} range={rangeOf(picture, scale)} onPick={onPick} label={label} />;
+  if (!picture.rows) return <Line picture={picture} onPick={onPick} onZoom={onZoom} label={label} />;
+  return <Image picture={picture} scale={scale} range={rangeOf(picture, scale)} onPick={onPick} onZoom={onZoom} label={label} />;
 }
 
 /** The stored size, and how much the chunks that are there were compressed. */
@@ -98,8 +105,9 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
   const [scaleName, setScale] = useState<Scale | "auto">("auto");
   const [cellAt, setCell] = useState<number[] | null>(null);
   const change = (next: Record<string, string | undefined>) => go(href(place, repository, "array", { ...query, ...next }), true);
+  const turn = (next: Record<string, string>) => change("at" in next ? next : { ...next, box: undefined });
   const asked = useAnswer<Picture>(facts.drawable === "none" ? null : inPlace(place, "picture"), JSON.parse(useCalm(JSON.stringify(
-    { repository, version, path: facts.path, rows: view.rows, columns: view.columns, at: view.at.join(","), height: 360, width: 720 }), 120)));
+    { repository, version, path: facts.path, rows: view.rows, columns: view.columns, at: view.at.join(","), box: query.box, height: 360, width: 720 }), 120)));
   const map = useAnswer<ChunkMap>(inPlace(place, "chunks"), { repository, version, path: facts.path, against: query.against });
   const chunks = facts.chunks;
   return (
@@ -114,9 +122,10 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
         <div className="stack">
           <section className="card stack" aria-label="Picture">
             <div className="row"><h2 className="grow">{visible(String(facts.attributes.long_name ?? "Values"))}{facts.attributes.units ? <span className="soft"> · {visible(String(facts.attributes.units))}</span> : null}</h2>
+              {query.box && <button onClick={() => change({ box: undefined })}>Whole array</button>}
               {facts.drawable === "image" && <label>Colours <select value={scaleName} onChange={(event) => setScale(event.target.value as Scale | "auto")}><option value="auto">automatic</option><option value="sequential">sequential</option><option value="diverging">around zero</option></select></label>}</div>
             {facts.drawable === "none" ? <p className="hint">A side of this array has length 0: there is nothing to draw yet.</p> : <>
-              <Controls facts={facts} view={view} change={change} fixed={asked.answer?.fixed} />
+              <Controls facts={facts} view={view} change={turn} fixed={asked.answer?.fixed} />
               <Answered asked={asked}>{(picture) => (
                 <div className="stack" style={{ gap: 8 }}>
                   <PictureView picture={picture} scale={scaleName === "auto" ? (crossesZero(picture) ? "diverging" : "sequential") : scaleName} onPick={(at) => {
@@ -124,7 +133,7 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
                     if (picture.rows && view.rows !== null && at.row !== null) place_[view.rows] = picture.rows.indices[at.row]!;
                     if (picture.columns && view.columns !== null) place_[view.columns] = picture.columns.indices[at.column]!;
                     setCell(place_);
-                  }} />
+                  }} onZoom={(area) => go(href(place, repository, "array", { ...query, box: boxOf(picture, area) }))} />
                   <Shown picture={picture} axes={facts.axes} />
                 </div>)}</Answered></>}
             {cellAt && <CellFacts place={place} repository={repository} version={version} path={facts.path} at={cellAt} axes={facts.axes} />}
@@ -160,7 +169,7 @@ function CellFacts({ place, repository, version, path, at, axes }: { place: stri
     <div className="hint" role="status"><Answered asked={asked}>{(cell) => (
       <Facts pairs={[["value", <b>{visible(cell.value)}</b>], ["at", axes.map((axis, n) => `${axis.name} ${cell.labels[axis.name] ?? cell.index[n]}`).join(", ")],
         ["chunk", <span className="mono">[{cell.chunk.join(", ")}] {cell.kind}</span>], ["file", cell.file && <span className="mono">{cell.file}</span>],
-        ["bytes", cell.length !== null && <span className="mono">{cell.offset !== null ? `${count(cell.offset)} + ` : ""}{count(cell.length ?? 0)}</span>], ["checksum", cell.checksum]]} />)}</Answered></div>
+        ["bytes", cell.length !== null && `${count(cell.length ?? 0)}${cell.offset !== null ? `, from ${count(cell.offset)}` : ""}`], ["checksum", cell.checksum]]} />)}</Answered></div>
   );
 }
 
@@ -201,8 +210,9 @@ function ComparePage({ route, facts, left, right, refs }: { route: Route; facts:
   const { place, repository, query } = route;
   const view = viewOf(facts, query);
   const change = (next: Record<string, string | undefined>) => go(href(place, repository, "compare", { ...query, left, right, ...next }), true);
+  const turn = (next: Record<string, string>) => change("at" in next ? next : { ...next, box: undefined });
   const asked = useAnswer<Comparison>(inPlace(place, "compare"), JSON.parse(useCalm(JSON.stringify(
-    { repository, path: facts.path, left, right, rows: view.rows, columns: view.columns, at: view.at.join(","), height: 240, width: 480 }), 120)));
+    { repository, path: facts.path, left, right, rows: view.rows, columns: view.columns, at: view.at.join(","), box: query.box, height: 240, width: 480 }), 120)));
   const names = [...Object.keys(refs?.branches ?? {}), ...Object.keys(refs?.tags ?? {})];
   return (
     <div className="stack">
@@ -211,15 +221,16 @@ function ComparePage({ route, facts, left, right, refs }: { route: Route; facts:
         <Version label="Left" value={left} set={(value) => change({ left: value })} />
         <button aria-label="Swap the two versions" onClick={() => change({ left: right, right: left })}>⇄</button>
         <Version label="Right" value={right} set={(value) => change({ right: value })} />
+        {query.box && <button onClick={() => change({ box: undefined })}>Whole array</button>}
       </div>
-      {facts.axes.length > 1 && <section className="card"><Controls facts={facts} view={view} change={change} fixed={asked.answer?.right.fixed} /></section>}
+      {facts.axes.length > 1 && <section className="card"><Controls facts={facts} view={view} change={turn} fixed={asked.answer?.right.fixed} /></section>}
       <Answered asked={asked}>{(found) => {
         const scale: Scale = crossesZero(found.right) || crossesZero(found.left) ? "diverging" : "sequential";
         const both = [found.left, found.right].map((one) => rangeOf(one, scale));
         const range = { low: Math.min(...both.map((one) => one.low)), high: Math.max(...both.map((one) => one.high)) };
         const draw = (picture: Picture, title: string, own: Scale | null) => (
           <section className="card stack" style={{ gap: 8 }} aria-label={title}><h3>{title}</h3>
-            {picture.rows ? <Image picture={picture} scale={own ?? scale} range={own ? rangeOf(picture, own) : range} label={`${title} of ${picture.path}`} /> : <PictureView picture={picture} scale={own ?? scale} />}
+            {picture.rows ? <Image picture={picture} scale={own ?? scale} range={own ? rangeOf(picture, own) : range} onZoom={(area) => go(href(place, repository, "compare", { ...query, left, right, box: boxOf(picture, area) }))} label={`${title} of ${picture.path}`} /> : <PictureView picture={picture} scale={own ?? scale} />}
             <Shown picture={picture} axes={facts.axes} /></section>);
         return (
           <div className="stack">

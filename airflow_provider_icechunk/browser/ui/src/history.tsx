@@ -3,7 +3,7 @@ import { ask, type Commit, type HistoryPage, inPlace, type Refs, type Touched } 
 import { laneColour } from "./colour";
 import { count, several, size } from "./format";
 import { lanes, type Row } from "./lanes";
-import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark, visible } from "./parts";
+import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark, visible, Waiting } from "./parts";
 import { go, href, type Route } from "./route";
 
 const MIDDLE = 28;
@@ -117,7 +117,7 @@ export function History({ route }: { route: Route }): React.ReactElement {
         </div>
       )}
       <div className="row" aria-live="polite">
-        {state.busy && <span className="soft">Loading …</span>}
+        {state.busy && <Waiting />}
         {!state.busy && state.cursor !== null && <button onClick={() => load(state.cursor, state.commits, state.examined)}>{filtered ? "Search older commits" : "Show older commits"}</button>}
         {!state.busy && state.problem === null && <span className="soft small">{filtered ? `${several(state.commits.length, "match", "matches")} in ${several(state.examined, "commit")}` : several(state.commits.length, "commit")}{state.cursor === null ? ", the whole history" : ""}</span>}
         {(refs.answer?.more_branches ?? 0) > 0 && <span className="soft small">{count(refs.answer!.more_branches)} more branches are not listed</span>}

@@ -10,10 +10,50 @@ const BOTTOM = 44, TOP = 8, GAP = 16;
 const leftOf = (width: number): number => (width < 480 ? 60 : 84);
 const barOf = (width: number): number => (width < 480 ? 62 : 96);
 
-const HOW_TO_PICK = "Click a value, or go there with the arrow keys and press Enter, to see where it is stored";
+const HOW_TO = "Click a value, or go there with the arrow keys and press Enter, to see where it is stored. Drag to zoom in.";
 
 export type Range = { low: number; high: number };
 export type Picked = { row: number | null; column: number };
+/** First and last position along each side, as the picture counts them. */
+export type Area = { rows: [number, number]; columns: [number, number] };
+type Share = [number, number];
+
+const clamp = (value: number, most = 1): number => Math.max(0, Math.min(most, value));
+const cells = (from: number, to: number, count: number): [number, number] => {
+  const ends = [from, to].sort((a, b) => a - b).map((share) => Math.min(count - 1, Math.floor(share * count)));
+  return [ends[0]!, ends[1]!];
+};
+
+/** A band that the mouse draws over a canvas; `done` gets two corners as shares of the frame. */
+function useBand(frame: { left: number; top: number; width: number; height: number }, done?: (from: Share, to: Share) => void) {
+  const from = useRef<Share | null>(null), drawn = useRef(false);
+  const [to, setTo] = useState<Share | null>(null);
+  const share = (event: React.PointerEvent): Share => {
+    const box = event.currentTarget.getBoundingClientRect();
+    return [clamp((event.clientX - box.left - frame.left) / frame.width), clamp((event.clientY - box.top - frame.top) / frame.height)];
+  };
+  const hold = {
+    onPointerDown: (event: React.PointerEvent) => {
+      drawn.current = false;
+      if (!done || event.pointerType !== "mouse" || event.button !== 0) return;
+      from.current = share(event);
+      event.currentTarget.setPointerCapture(event.pointerId);
+    },
+    onPointerMove: (event: React.PointerEvent) => {
+      if (!from.current) return;
+      const now = share(event);
+      if (to || Math.abs(now[0] - from.current[0]) * frame.width > 6 || Math.abs(now[1] - from.current[1]) * frame.height > 6) setTo(now);
+    },
+    onPointerUp: () => {
+      if (from.current && to && done) { drawn.current = true; done(from.current, to); }
+      from.current = null; setTo(null);
+    },
+  };
+  const at = (one: Share) => [frame.left + one[0] * frame.width, frame.top + one[1] * frame.height] as const;
+  const ends = from.current && to ? [at(from.current), at(to)] as const : null;
+  const band = ends && <i className="band" style={{ left: Math.min(ends[0][0], ends[1][0]), top: Math.min(ends[0][1], ends[1][1]), width: Math.abs(ends[1][0] - ends[0][0]), height: Math.abs(ends[1][1] - ends[0][1]) }} />;
+  return { hold, band, drawn };
+}
 
 function prepare(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
   const ratio = window.devicePixelRatio || 1;
@@ -77,8 +117,8 @@ function labelled(axis: PictureAxis, most: number): number[] {
 
 const axisTitle = (axis: PictureAxis): string => cut(visible(axis.units && !/^degrees?_?(n|e|north|east)$/i.test(axis.units) ? `${axis.name} (${axis.units})` : axis.name), 40);
 
-export function Image({ picture, scale, range, onPick, label }: {
-  picture: Picture; scale: Scale; range: Range; onPick?: (picked: Picked) => void; label: string;
+export function Image({ picture, scale, range, onPick, onZoom, label }: {
+  picture: Picture; scale: Scale; range: Range; onPick?: (picked: Picked) => void; onZoom?: (area: Area) => void; label: string;
 }): React.ReactElement {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [frame, width] = useWidth();
@@ -157,11 +197,19 @@ export function Image({ picture, scale, range, onPick, label }: {
     const to = { row: Math.max(0, Math.min(rows.indices.length - 1, from.row! + move[0])), column: Math.max(0, Math.min(columns.indices.length - 1, from.column + move[1])) };
     setSpot(to); setHover(about(to));
   };
+  useEffect(() => setSpot(null), [rows.name, columns.name, rows.indices.length, columns.indices.length, rows.indices[0], columns.indices[0]]);
+  const flip = rises(rows);
+  const { hold, band, drawn } = useBand({ left, top: TOP, width: plotWidth, height: plotHeight }, onZoom && ((from, to) => {
+    const down = (share: number): number => (flip ? 1 - share : share);
+    onZoom({ rows: cells(down(from[1]), down(to[1]), rows.indices.length), columns: cells(from[0], to[0], columns.indices.length) });
+  }));
   return (
     <div className="plot" ref={frame}>
-      <canvas ref={canvas} role="img" aria-label={label} tabIndex={onPick ? 0 : undefined} onKeyDown={walk} onMouseMove={(event) => setHover(about(where(event)))} onMouseLeave={() => setHover("")}
-        onClick={(event) => { const at = where(event); if (at && onPick) onPick(at); }} />
-      <div className="soft small" style={{ minHeight: 20 }} aria-live="polite">{hover || (onPick ? HOW_TO_PICK : "")}</div>
+      <canvas ref={canvas} role="img" aria-label={label} tabIndex={onPick ? 0 : undefined} onKeyDown={walk} onMouseMove={(event) => setHover(about(where(event)))} onMouseLeave={() => setHover("")} {...hold}
+        onClick={(event) => { const at = drawn.current ? null : where(event); if (at && onPick) { setSpot(at); onPick(at); } }} />
+      {band}
+      {spot && onPick && <i className="spot" style={{ left: left + ((spot.column + 0.5) / columns.indices.length) * plotWidth, top: TOP + ((flip ? rows.indices.length - 0.5 - spot.row! : spot.row! + 0.5) / rows.indices.length) * plotHeight }} />}
+      <div className="soft small" style={{ minHeight: 20 }} aria-live="polite">{hover || (onPick ? HOW_TO : "")}</div>
     </div>
   );
 }
@@ -192,7 +240,7 @@ function axes(pen: CanvasRenderingContext2D, rows: PictureAxis | null, columns: 
   pen.restore();
 }
 
-export function Line({ picture, onPick, label }: { picture: Picture; onPick?: (picked: Picked) => void; label: string }): React.ReactElement {
+export function Line({ picture, onPick, onZoom, label }: { picture: Picture; onPick?: (picked: Picked) => void; onZoom?: (area: Area) => void; label: string }): React.ReactElement {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [frame, width] = useWidth();
   const [hover, setHover] = useState("");
@@ -240,12 +288,16 @@ export function Line({ picture, onPick, label }: { picture: Picture; onPick?: (p
     const to = Math.max(0, Math.min(values.length - 1, from + move));
     setSpot(to); setHover(about(to));
   };
+  useEffect(() => setSpot(null), [columns.name, columns.indices.length, columns.indices[0]]);
+  const { hold, band, drawn } = useBand({ left, top: TOP, width: plotWidth, height }, onZoom && ((from, to) => onZoom({ rows: [0, 0], columns: cells(from[0], to[0], values.length) })));
   return (
     <div className="plot" ref={frame}>
-      <canvas ref={canvas} role="img" aria-label={label} tabIndex={onPick ? 0 : undefined} onKeyDown={walk} onMouseLeave={() => setHover("")}
+      <canvas ref={canvas} role="img" aria-label={label} tabIndex={onPick ? 0 : undefined} onKeyDown={walk} onMouseLeave={() => setHover("")} {...hold}
         onMouseMove={(event) => setHover(about(where(event)))}
-        onClick={(event) => { const at = where(event); if (at !== null && onPick) onPick({ row: null, column: at }); }} />
-      <div className="soft small" style={{ minHeight: 20 }} aria-live="polite">{hover || (onPick ? HOW_TO_PICK : "")}</div>
+        onClick={(event) => { const at = drawn.current ? null : where(event); if (at !== null && onPick) { setSpot(at); onPick({ row: null, column: at }); } }} />
+      {band}
+      {spot !== null && onPick && <i className="spot line" style={{ left: left + ((spot + 0.5) / values.length) * plotWidth, top: TOP, height }} />}
+      <div className="soft small" style={{ minHeight: 20 }} aria-live="polite">{hover || (onPick ? HOW_TO : "")}</div>
     </div>
   );
 }
