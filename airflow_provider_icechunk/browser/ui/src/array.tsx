@@ -121,7 +121,7 @@ function ArrayPage({ route, facts, version }: { route: Route; facts: ArrayFacts;
       <div className="two">
         <div className="stack">
           <section className="card stack" aria-label="Picture">
-            <div className="row"><h2 className="grow">{visible(String(facts.attributes.long_name ?? "Values"))}{facts.attributes.units ? <span className="soft"> · {visible(String(facts.attributes.units))}</span> : null}</h2>
+            <div className="row"><h2 className="grow">{visible(String(facts.attributes.long_name ?? "Values"))}{facts.attributes.units ? <span className="soft"> · {visible(String(facts.attributes.units))}</span> : null}{facts.data_type.startsWith("complex") && <span className="soft"> · magnitude</span>}</h2>
               {query.box && <button onClick={() => change({ box: undefined })}>Whole array</button>}
               {facts.drawable === "image" && <label>Colours <select value={scaleName} onChange={(event) => setScale(event.target.value as Scale | "auto")}><option value="auto">automatic</option><option value="sequential">sequential</option><option value="diverging">around zero</option></select></label>}</div>
             {facts.drawable === "none" ? <p className="hint">A side of this array has length 0: there is nothing to draw yet.</p> : <>

@@ -21,7 +21,7 @@ function Branch({ options, path, open }: { options: TreeOptions; path: string; o
   return (
     <Answered asked={asked}>{(page) => (
       <>
-        <ul className="tree" role="group">{page.nodes.map((node) => <Leaf key={node.path} node={node} options={options} full={options.search !== ""} />)}</ul>
+        <ul className="tree">{page.nodes.map((node) => <Leaf key={node.path} node={node} options={options} full={options.search !== ""} />)}</ul>
         {page.total === 0 && <p className="soft small">{options.search ? "No path has this in it." : options.marked ? "Nothing changed here." : path === "/" ? "This version has no groups and no arrays yet." : "This group is empty."}</p>}
         {page.total > page.nodes.length && <button className="plain" onClick={() => setLimit(Math.min(500, limit + 200))} disabled={limit >= 500}>
           {limit >= 500 ? `${count(page.total - page.nodes.length)} more: search for them` : `Show more of ${count(page.total)}`}</button>}
@@ -33,9 +33,9 @@ function Leaf({ node, options, full }: { node: TreeNode; options: TreeOptions; f
   const group = node.type === "group" && node.mark !== "removed";
   const [open, setOpen] = useState(group && !full && node.path.split("/").length <= 2);
   return (
-    <li role="treeitem" aria-expanded={group ? open : undefined}>
+    <li>
       <div className="node">
-        {group && !full ? <button className="twist" aria-label={`${open ? "Close" : "Open"} ${node.path}`} onClick={() => setOpen(!open)}>{open ? "▾" : "▸"}</button> : <span style={{ width: 18 }} />}
+        {group && !full ? <button className="twist" aria-label={visible(node.path)} aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "▾" : "▸"}</button> : <span style={{ width: 18 }} />}
         <span className={`dot ${node.type} ${node.mark ?? ""}`} />
         {node.type === "array" && node.mark !== "removed"
           ? <a className="short" title={visible(node.path)} href={href(options.place, options.repository, "array", { version: options.version, path: node.path, against: options.against })}>{visible(full ? node.path : node.name)}</a>
@@ -61,7 +61,7 @@ export function ContentsView({ route, version: given, against: other }: { route:
       <div className="row"><h2 className="grow">Contents</h2>
         {against && <label><input type="checkbox" checked={marked} onChange={(event) => setMarked(event.target.checked)} style={{ minHeight: 0 }} /> only what changed</label>}
         <input type="search" aria-label="Search paths" placeholder="Search paths" value={search} onChange={(event) => setSearch(event.target.value)} /></div>
-      <div role="tree" aria-label="Groups and arrays"><Branch key={JSON.stringify([options.search, marked])} options={options} path="/" open /></div>
+      <div><Branch key={JSON.stringify([options.search, marked])} options={options} path="/" open /></div>
     </section>
   );
 }
