@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from airflow_provider_icechunk.api import Repository
@@ -29,6 +30,7 @@ from .places import Memory
 
 MOST_NODES = 500
 _MOST_ARRAYS = 50
+_MOST_LOOKED_AT = 2_000
 _MOST_CHECKS = 200
 _NEAR = 500
 """The number of commits searched for an ancestor; more distant versions are compared as trees."""
@@ -52,11 +54,13 @@ class MarkedChanges:
         marks |= dict.fromkeys(diff.new_groups | diff.new_arrays, "added")
         marks |= dict.fromkeys(diff.deleted_groups | diff.deleted_arrays, "removed")
         marks |= {target: "moved" for _, target in diff.moved_nodes}
+        inside = Counter(path.rpartition("/")[0] or "/" for path in marks if path != "/")
         below: Counter[str] = Counter()
-        for path in marks:
+        for path, count in inside.items():
+            below[path] += count
             while path != "/":
                 path = path.rpartition("/")[0] or "/"
-                below[path] += 1
+                below[path] += count
         return cls(marks, diff.chunk_columns, below)
 
 
@@ -131,7 +135,9 @@ def read_snapshot(
         (path for path in changes.marks if path in snapshot.nodes),
         key=lambda path: (-len(changes.chunks.get(path, ())), path),
     )
-    shown = [path for path in largest if snapshot.nodes[path].array is not None][:_MOST_ARRAYS]
+    # Each node is decoded when it is looked at: of very many, only some.
+    nodes = (snapshot.nodes[path] for path in largest[:_MOST_LOOKED_AT])
+    shown = list(islice((node for node in nodes if node.array is not None), _MOST_ARRAYS))
     return SnapshotPage(
         commit=commit_facts(
             core, snapshot, refs, page_of, metadata=True, known_as=listed(core, identity)
@@ -143,7 +149,7 @@ def read_snapshot(
         moved=marks["moved"],
         chunks=sum(len(rows) for rows in changes.chunks.values()),
         unknown=unknown,
-        arrays=[node_facts(snapshot.nodes[path], changes) for path in shown],
+        arrays=[node_facts(node, changes) for node in shown],
         checks=read_checks(snapshot.metadata),
         manifests=len(snapshot.manifest_files),
         manifest_bytes=sum(one.size_bytes for one in snapshot.manifest_files.values()),

@@ -444,7 +444,8 @@ def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ..
         try:
             found = canvas.open()[at] if at else canvas.open()[...]
             plain = np.asarray(found)
-            value = str(plain) if plain.dtype.kind in "mMSUTO" else plain.item()
+            # As a scalar of its own type: a 32-bit float has no 17 digits.
+            value = str(plain[()]) if plain.dtype.kind in "mMSUTObiufc" else plain.item()
         except (IcechunkError, ValueError, TypeError) as error:
             # Its location is useful even if it cannot be read.
             value = f"cannot be read: {error}"

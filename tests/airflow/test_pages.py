@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import pytest
 import zarr
 from fastapi import FastAPI, HTTPException
+from support.browsing import NASTY, SCRIPT
 from support.typed_ids import spellings
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
@@ -37,7 +39,6 @@ pytestmark = [
     pytest.mark.usefixtures("airflow_home"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = "<script>alert(1)</script>"
 HERE = "/sub/icechunk"
 
 
@@ -262,6 +263,29 @@ def test_addresses_of_earlier_releases_lead_to_the_new_views(
         follow_redirects=False,
     )
     assert answer.headers["location"] == "/sub/plugin/icechunk#/a%2F..%2Fb/x%26y%3D1/history"
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_addresses_of_earlier_releases_lead_nowhere_else(browser: TestClient, value: str) -> None:
+    usual = {"connection_id": "c", "repository": "r"}
+    for path, names in {
+        "open": ("connection_id", "repository"),
+        "connections/c/show": ("repository", "version"),
+        "connections/c/diff": ("older", "newer"),
+        "connections/c/coverage": ("array",),
+        f"connections/{quote(value, safe='')}/log": ("repository",),
+    }.items():
+        for name in names:
+            given = {**usual, name: value}
+            answer = browser.get(f"{HERE}/{path}", params=given, follow_redirects=False)
+            assert "set-cookie" not in answer.headers
+            if answer.status_code == 303:
+                assert re.fullmatch(
+                    r"/sub/plugin/icechunk#/[\w%.~/-]+(\?[\w%.~=&+-]*)?", answer.headers["location"]
+                )
+            else:
+                # A slash in the name of a connection is another path.
+                assert (answer.status_code, "log" in path) == (404, True)
 
 
 @pytest.mark.usefixtures("repository")

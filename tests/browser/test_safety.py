@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from fastapi.dependencies.utils import get_flat_dependant
-from support.browsing import SCRIPT, Ask, TestClient
+from support.browsing import NASTY, SCRIPT, Ask, TestClient
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser import app as application
@@ -33,24 +33,6 @@ VIEWS = sorted(
     route.path.removeprefix("/api/places/{connection_id}/")  # type: ignore[attr-defined]
     for route in application.readers.routes
 )
-NASTY = [
-    SCRIPT,
-    "../../etc/passwd",
-    "..%2f..%2fetc",
-    "/etc/passwd",
-    "file:///etc/passwd",
-    "a\\..\\b",
-    "\x00",
-    "\u202e",
-    "' OR 1=1 --",
-    "{{7*7}}",
-    "%0d%0aSet-Cookie:x=1",
-    "-1",
-    "9" * 40,
-    "snapshot:../x",
-    "main~999999999",
-    "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
-]
 
 
 def parameters(view: str) -> list[str]:
@@ -184,6 +166,8 @@ def test_a_tree_of_20_000_nodes_is_answered_out_of_few_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_provider_icechunk.browser import contents
+    from airflow_provider_icechunk.browser.places import read_standing
+    from airflow_provider_icechunk.engine.format.v1 import stored_nodes
 
     repository = Repository.create(local_filesystem_storage(tmp_path))
     session = repository.writable_session("main")
@@ -205,6 +189,22 @@ def test_a_tree_of_20_000_nodes_is_answered_out_of_few_documents(
     page = read_tree(repository, "main", "none", trees, differences, path="/g3", limit=200)
     assert (len(page.nodes), page.total) == (200, 999)
     assert parsed == 200
+    # Against the empty version before it all are new, and still only what is shown is decoded.
+    read, decoded = stored_nodes.read_node, 0
+
+    def decoding(*given: Any, **named: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return read(*given, **named)
+
+    monkeypatch.setattr(stored_nodes, "read_node", decoding)
+    fresh = Repository.open(local_filesystem_storage(tmp_path))
+    page = read_tree(fresh, "main", None, Trees(), differences, path="/g3", limit=200)
+    assert (page.nodes[0].mark, page.marked) == ("added", 20_000)
+    refs = read_standing(fresh).names
+    found = contents.read_snapshot(fresh, "main", None, differences, refs, lambda _: None)
+    assert found.added == 20_000
+    assert 0 < decoded < 3_000
 
 
 @pytest.mark.parametrize("path", ["", "..", "a/../b", "/a", "a//b", "s3://x", "a\\b", "a\n"])

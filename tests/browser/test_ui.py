@@ -5,23 +5,16 @@ Run by `make test-ui`, which installs the driver.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from support.browsing import SCRIPT, launch
-from support.standalone import until
+from support.browsing import SCRIPT, api_server, launch, token_of
 
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.browser.serve import listen, standalone
@@ -50,14 +43,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
-    app = standalone(lambda path: LocalStorage(root / path), "here", key="key")
-    listener = listen(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    server.should_exit = True
-    thread.join(30)
+    with serving(lambda path: LocalStorage(root / path)) as found:
+        yield found
 
 
 def open_page(chromium: Any, theme: str = "light", **options: Any) -> tuple[Any, list[str]]:
@@ -103,6 +90,31 @@ def test_a_picture_has_many_colours_and_a_click_tells_the_chunk(
     assert problems == []
 
 
+def test_a_part_that_was_drawn_over_is_shown_larger_until_one_goes_back(
+    chromium: Any, address: str
+) -> None:
+    page, problems = open_page(chromium)
+    page.goto(f"{address}#/local/weather/array?{ARRAY}")
+    canvas = page.locator("section[aria-label=Picture] canvas")
+    page.get_by_text("16,200 values shown").wait_for()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 300, box["y"] + 120, steps=5)
+    page.mouse.up()
+    page.get_by_text("of 16,200 shown").wait_for()
+    assert page.get_by_role("status").count() == 0, "a drag is no click"
+    page.reload()
+    page.get_by_text("of 16,200 shown").wait_for()
+    page.go_back()
+    page.get_by_text("16,200 values shown").wait_for()
+    canvas.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.get_by_text("chunks/").first.wait_for()
+    assert problems == []
+
+
 def test_links_and_the_back_button_work(chromium: Any, address: str) -> None:
     page, problems = open_page(chromium)
     page.goto(address)
@@ -134,6 +146,40 @@ def test_the_page_fits_a_narrow_screen_and_the_keyboard(chromium: Any, address: 
     page.get_by_text("Compared with").wait_for()
 
 
+@contextmanager
+def serving(locate: Callable[[str], LocalStorage]) -> Iterator[str]:
+    """The address of the page over some storage."""
+    listener = listen(0)
+    app = standalone(locate, "here", key="key")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_a_slow_storage_is_waited_for_and_said_to_be_slow(chromium: Any, root: Path) -> None:
+    answers = threading.Event()
+
+    def locate(path: str) -> LocalStorage:
+        answers.wait(120)
+        return LocalStorage(root / path)
+
+    with serving(locate) as address:
+        page, problems = open_page(chromium)
+        for place in ("history", "contents"):
+            page.goto(f"{address}#/local/weather/{place}")
+            page.get_by_text("Still loading").first.wait_for()
+        answers.set()
+        page.get_by_text("surface").first.wait_for()
+        assert page.get_by_text("Still loading").count() == 0
+        page.goto("about:blank")
+        assert problems == []
+
+
 def test_what_is_gone_is_explained(chromium: Any, tmp_path: Path) -> None:
     import zarr
 
@@ -142,86 +188,32 @@ def test_what_is_gone_is_explained(chromium: Any, tmp_path: Path) -> None:
     zarr.create_array(session.store, name="a", shape=(9, 9), chunks=(9, 9), dtype="f8",
                       compressors=None)[:] = 1  # fmt: skip
     session.commit("one chunk")
-    app = standalone(lambda path: LocalStorage(tmp_path / path), "here", key="key")
-    listener = listen(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{listener.getsockname()[1]}/key/"
-    page, problems = open_page(chromium)
-    page.goto(f"{address}#/local/nowhere/history")
-    page.get_by_role("alert").get_by_text("there is no repository").first.wait_for()
-    for file in (tmp_path / "r" / "chunks").iterdir():
-        file.unlink()
-    page.goto(f"{address}#/local/r/array?path=%2Fa")
-    page.get_by_role("alert").first.wait_for()
-    server.should_exit = True
-    thread.join(30)
-    page.goto("about:blank")
-    assert problems == []
-
-
-def answers(server: subprocess.Popen[bytes], address: str, home: Path) -> bool:
-    assert server.poll() is None, (home / "server.log").read_text()[-2000:]
-    try:
-        urllib.request.urlopen(f"{address}/api/v2/monitor/health", timeout=5).close()
-    except (urllib.error.URLError, OSError):
-        return False
-    return True
+    with serving(lambda path: LocalStorage(tmp_path / path)) as address:
+        page, problems = open_page(chromium)
+        page.goto(f"{address}#/local/nowhere/history")
+        page.get_by_role("alert").get_by_text("there is no repository").first.wait_for()
+        for file in (tmp_path / "r" / "chunks").iterdir():
+            file.unlink()
+        page.goto(f"{address}#/local/r/array?path=%2Fa")
+        page.get_by_role("alert").get_by_text("is missing").first.wait_for()
+        page.get_by_text("1 chunk there").first.wait_for()
+        page.goto("about:blank")
+        assert problems == []
 
 
 @pytest.fixture(scope="module")
 def airflow(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A real API server with a connection to the repositories, an admin and a viewer."""
-    home = tmp_path_factory.mktemp("airflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": f"http://localhost:{port}",
-        "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
-    }
-    command = [sys.executable, "-m", "airflow"]
-    extra = json.dumps({"storage": "file"})
-    for words in (
-        ["db", "migrate"],
-        ["connections", "add", "icechunk_default", "--conn-type", "icechunk",
-         "--conn-host", str(root), "--conn-extra", extra],
-    ):  # fmt: skip
-        subprocess.run([*command, *words], env=env, check=True, capture_output=True)
-    with (home / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, "api-server"], env=env, stdout=log, stderr=log, start_new_session=True
-        )
-    address = f"http://localhost:{port}"
-    try:
-        until(lambda: answers(server, address, home), "the API server answers")
+    with api_server(root, tmp_path_factory.mktemp("airflow")) as (address, home, _):
         yield address, home
-    finally:
-        server.terminate()
-        server.wait(60)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def log_in(chromium: Any, airflow: tuple[str, Path], user: str, theme: str = "light") -> Any:
     address, home = airflow
-    passwords = json.loads((home / "simple_auth_manager_passwords.json.generated").read_text())
-    request = urllib.request.Request(
-        f"{address}/auth/token",
-        json.dumps({"username": user, "password": passwords[user]}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        token = json.load(answer)["access_token"]
     context = chromium.new_context(color_scheme=theme, viewport={"width": 1400, "height": 900})
-    context.add_cookies([{"name": "_token", "value": token, "url": address}])
+    context.add_cookies(
+        [{"name": "_token", "value": token_of(address, home, user), "url": address}]
+    )
     return context.new_page()
 
 

@@ -274,6 +274,10 @@ class Deferred(Mapping[Key, Value]):
     def __getitem__(self, key: Key) -> Value:
         return self.content()[key]
 
+    def __contains__(self, key: object) -> bool:
+        """As the content answers it, which may not have to decode a value for it."""
+        return key in self.content()
+
     def __iter__(self) -> Iterator[Key]:
         return iter(self.content())
 

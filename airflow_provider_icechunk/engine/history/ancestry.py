@@ -14,6 +14,7 @@ from airflow_provider_icechunk.engine.format.coordinates import common_rows
 from airflow_provider_icechunk.engine.format.generation import Generation, History
 from airflow_provider_icechunk.engine.format.ids import SnapshotId, format_id
 from airflow_provider_icechunk.engine.format.model import Snapshot, TransactionLog
+from airflow_provider_icechunk.engine.format.node_table import paths_by_id
 from airflow_provider_icechunk.engine.objects.objects import Objects
 from airflow_provider_icechunk.engine.world import from_micros
 from airflow_provider_icechunk.exceptions import (
@@ -204,7 +205,7 @@ def _what_its_log_omits(
         return None
     if not first.nodes:
         made = log.new_groups | log.new_arrays
-        if all(node.id in made for node in snapshot.nodes.values()):
+        if paths_by_id(snapshot.nodes).keys() <= made:
             return None
         return objects.derived_log(snapshot.id)
     whole = objects.derived_log(snapshot.id)

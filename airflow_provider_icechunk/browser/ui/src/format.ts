@@ -28,6 +28,7 @@ export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
   const large = Math.abs(value);
+  if (Number.isInteger(value) && large < 1e9) return large < 1e4 ? String(value) : count(value);
   return large >= 1e6 || large < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
 

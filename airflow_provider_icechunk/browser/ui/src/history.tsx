@@ -1,28 +1,37 @@
 import React, { useEffect, useState } from "react";
-import { ask, type Commit, type HistoryPage, inPlace, type Refs } from "./api";
+import { ask, type Commit, type HistoryPage, inPlace, type Refs, type Touched } from "./api";
 import { laneColour } from "./colour";
 import { count, several, size } from "./format";
 import { lanes, type Row } from "./lanes";
-import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark, visible } from "./parts";
+import { firstLine, Id, MadeBy, Names, reason, Time, useAnswer, useCalm, useDark, visible, Waiting } from "./parts";
 import { go, href, type Route } from "./route";
 
-const STEP = 18, TALL = 56;
+const MIDDLE = 28;
+/** How far lanes lie apart: many of them must leave room for the text. */
+const stepOf = (width: number): number => Math.max(5, Math.min(18, Math.floor(110 / width)));
 
+/** One row of the graph, however tall the text beside it makes the row. */
 function Graph({ row, width, linked, dark }: { row: Row; width: number; linked: boolean; dark: boolean }): React.ReactElement {
-  const x = (lane: number) => 16 + lane * STEP;
-  const colour = (lane: number) => laneColour(lane, dark);
-  const middle = TALL / 2;
+  const x = (lane: number) => 16 + lane * stepOf(width);
+  const line = (lane: number, from: number, to: number | string) => <line key={lane} x1={x(lane)} x2={x(lane)} y1={from} y2={to} stroke={laneColour(lane, dark)} strokeWidth="2" />;
   return (
-    <svg width={x(width - 1) + 18} height="100%" viewBox={`0 0 ${x(width - 1) + 18} ${TALL}`} preserveAspectRatio="none" overflow="visible" aria-hidden="true">
-      {linked && row.through.map((lane) => <path key={lane} d={`M${x(lane)} -1V${TALL + 1}`} stroke={colour(lane)} strokeWidth="2" fill="none" />)}
-      {linked && row.comes && <path d={`M${x(row.lane)} -1V${middle}`} stroke={colour(row.lane)} strokeWidth="2" />}
-      {linked && row.goesOn && <path d={`M${x(row.lane)} ${middle}V${TALL + 1}`} stroke={colour(row.lane)} strokeWidth="2" />}
-      {linked && row.joining.map((lane) => (
-        <path key={lane} d={`M${x(lane)} -1V0C${x(lane)} ${middle * 0.8} ${x(row.lane)} ${middle * 0.3} ${x(row.lane)} ${middle}`} stroke={colour(lane)} strokeWidth="2" fill="none" />
-      ))}
-      <circle cx={x(row.lane)} cy={middle} r="5" fill={colour(linked ? row.lane : 0)} stroke="var(--raised)" strokeWidth="2" />
-    </svg>
+    <div className="graph" style={{ width: x(width - 1) + 18 }}>
+      <svg width="100%" height="100%" overflow="visible" aria-hidden="true">
+        {linked && row.through.map((lane) => line(lane, -1, "100%"))}
+        {linked && row.comes && line(row.lane, -1, MIDDLE)}
+        {linked && row.goesOn && line(row.lane, MIDDLE, "100%")}
+        {linked && row.joining.map((lane) => (
+          <path key={lane} d={`M${x(lane)} -1V0C${x(lane)} ${MIDDLE * 0.8} ${x(row.lane)} ${MIDDLE * 0.3} ${x(row.lane)} ${MIDDLE}`} stroke={laneColour(lane, dark)} strokeWidth="2" fill="none" />
+        ))}
+        <circle cx={x(row.lane)} cy={MIDDLE} r="5" fill={laneColour(linked ? row.lane : 0, dark)} stroke="var(--raised)" strokeWidth="2" />
+      </svg>
+    </div>
   );
+}
+
+function touchedText(touched: Touched, bytes: number): string {
+  const parts = [touched.arrays && several(touched.arrays, "array"), touched.groups && several(touched.groups, "group"), touched.chunks && several(touched.chunks, "chunk"), bytes && size(bytes)];
+  return parts.filter(Boolean).join(" · ") || "nothing changed";
 }
 
 export function History({ route }: { route: Route }): React.ReactElement {
@@ -64,12 +73,12 @@ export function History({ route }: { route: Route }): React.ReactElement {
   }, [key]);
 
   const filtered = Boolean(wanted.text || wanted.dag || wanted.path || wanted.since || wanted.until);
-  const { rows, width } = lanes(state.commits);
+  const { rows, width } = lanes(state.commits, refs.answer?.branches.main);
   const shown = filtered ? 1 : width;
   const choose = (change: Record<string, string>) => go(href(place, repository, "history", { ...wanted, ...change }));
   return (
     <div className="stack">
-      <form className="row" role="search" onSubmit={(event) => event.preventDefault()}>
+      {refs.problem === null && <form className="row" role="search" onSubmit={(event) => event.preventDefault()}>
         <label>Branch or tag
           <select value={wanted.version} onChange={(event) => choose({ version: event.target.value })}>
             <option value="">all branches</option>
@@ -82,7 +91,7 @@ export function History({ route }: { route: Route }): React.ReactElement {
         <input aria-label="Path of an array or group" placeholder="/path/of/array" size={18} value={path} onChange={(event) => setPath(event.target.value)} />
         <label>since <input type="date" value={wanted.since} onChange={(event) => choose({ since: event.target.value })} /></label>
         <label>until <input type="date" value={wanted.until} onChange={(event) => choose({ until: event.target.value })} /></label>
-      </form>
+      </form>}
       {state.problem !== null && <div className="problem" role="alert"><p>{visible(state.problem)}</p><p className="row small" style={{ marginTop: 6 }}><button onClick={() => load(null, [], 0)}>Try again</button><a href={href()}>All repositories</a></p></div>}
       {!state.busy && state.problem === null && state.commits.length === 0 && <p className="hint">{filtered ? "No commit fits this filter. Take something out of it, or search older commits." : "There are no commits."}</p>}
       {state.commits.length > 0 && (
@@ -91,14 +100,14 @@ export function History({ route }: { route: Route }): React.ReactElement {
             <div className="commit" role="listitem" key={commit.id}>
               <Graph row={filtered ? { lane: 0, through: [], joining: [], goesOn: false, comes: false } : rows[at]!} width={shown} linked={!filtered} dark={dark} />
               <div className="what">
-                <div className="row" style={{ gap: 7 }}>
+                <div className="row" style={{ gap: "2px 7px" }}>
                   <a className="message" href={href(place, repository, "snapshot", { version: commit.id })}>{firstLine(commit.message)}</a>
                   <Names commit={commit} place={place} repository={repository} />
                 </div>
-                <div className="row soft small" style={{ gap: 12 }}>
+                <div className="row soft small" style={{ gap: "0 12px" }}>
                   <Id id={commit.id} place={place} repository={repository} />
                   {commit.maker && <MadeBy maker={commit.maker} />}
-                  {commit.touched && <span>{several(commit.touched.arrays, "array")} · {several(commit.touched.chunks, "chunk")}{bytes[commit.id] ? ` · ${size(bytes[commit.id]!)} written` : " written"}</span>}
+                  {commit.touched && <span>{touchedText(commit.touched, bytes[commit.id] ?? 0)}</span>}
                   {commit.rebases > 0 && <span className="badge" title="How often it was moved over commits of others before it landed">rebased{commit.rebases > 1 ? ` ${count(commit.rebases)} times` : ""}</span>}
                 </div>
               </div>
@@ -108,7 +117,7 @@ export function History({ route }: { route: Route }): React.ReactElement {
         </div>
       )}
       <div className="row" aria-live="polite">
-        {state.busy && <span className="soft">Loading …</span>}
+        {state.busy && <Waiting />}
         {!state.busy && state.cursor !== null && <button onClick={() => load(state.cursor, state.commits, state.examined)}>{filtered ? "Search older commits" : "Show older commits"}</button>}
         {!state.busy && state.problem === null && <span className="soft small">{filtered ? `${several(state.commits.length, "match", "matches")} in ${several(state.examined, "commit")}` : several(state.commits.length, "commit")}{state.cursor === null ? ", the whole history" : ""}</span>}
         {(refs.answer?.more_branches ?? 0) > 0 && <span className="soft small">{count(refs.answer!.more_branches)} more branches are not listed</span>}

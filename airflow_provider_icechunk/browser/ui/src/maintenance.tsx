@@ -1,7 +1,7 @@
 import React, { useState } from "react";
 import { type DryRun, inPlace, type Size, type Sizes, type Verified } from "./api";
 import { count, exact, several, size } from "./format";
-import { Answered, useAnswer } from "./parts";
+import { Answered, useAnswer, visible } from "./parts";
 import type { Route } from "./route";
 
 const whole = (one: Size): number => one.native_bytes + one.inline_bytes + one.virtual_bytes;
@@ -13,7 +13,7 @@ function Bars({ title, sizes }: { title: string; sizes: Size[] }): React.ReactEl
     <section className="card stack" style={{ gap: 8 }}><h2>{title}</h2>
       {sizes.length === 0 && <p className="soft small">None.</p>}
       {sizes.slice(0, shown).map((one) => (
-        <div key={one.name}><div className="row" style={{ gap: 12 }}><span className="grow">{one.name}</span><span className="num">{size(whole(one))}</span><span className="num soft small">{several(one.chunks, "chunk")}</span></div>
+        <div key={one.name}><div className="row" style={{ gap: 12, flexWrap: "nowrap" }}><span className="grow short" title={visible(one.name)}>{visible(one.name)}</span><span className="num">{size(whole(one))}</span><span className="num soft small">{several(one.chunks, "chunk")}</span></div>
           <div className="bar"><i style={{ width: `${(100 * whole(one)) / most}%` }} /></div></div>))}
       {sizes.length > shown && <button className="plain" onClick={() => setShown(shown + 40)}>Show more of {count(sizes.length)}</button>}
     </section>
@@ -49,7 +49,7 @@ export function MaintenanceView({ route }: { route: Route }): React.ReactElement
         return (
           <div className="stack">
             <section className="card stack"><div className="figures"><div><b>{size(bytes)}</b><span className="soft small">stored</span></div><div><b>{size(loose)}</b><span className="soft small">unneeded, waiting to be collected</span></div><div><b>{count(found.snapshots)}</b><span className="soft small">snapshots</span></div></div>
-              <div className="scroll"><table><thead><tr><th>files</th><th className="num">count</th><th className="num">size</th><th className="num">unneeded</th><th className="num">size</th></tr></thead>
+              <div className="scroll"><table style={{ maxWidth: 860 }}><thead><tr><th>kind</th><th className="num">files</th><th className="num">size</th><th className="num">unneeded files</th><th className="num">unneeded size</th></tr></thead>
                 <tbody>{found.files.map((one) => <tr key={one.name}><td>{one.name}</td><td className="num">{count(one.count)}</td><td className="num">{size(one.bytes)}</td><td className="num">{count(one.unneeded)}</td><td className="num">{size(one.unneeded_bytes)}</td></tr>)}</tbody></table></div></section>
             <div className="three"><Bars title="By array" sizes={found.arrays} /><Bars title="By branch" sizes={found.branches} /><Bars title="By tag" sizes={found.tags} /><Bars title="By age: the last version of each month" sizes={found.ages} /></div>
           </div>);

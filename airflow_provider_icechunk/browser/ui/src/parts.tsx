@@ -35,8 +35,15 @@ export function Answered<T>({ asked, children }: { asked: Asked<T>; children: (a
   if (asked.problem !== null) return (
     <div className="problem" role="alert"><p>{visible(asked.problem)}</p>
       <p className="row small" style={{ marginTop: 6 }}>{asked.again && <button onClick={asked.again}>Try again</button>}<a href={href()}>All repositories</a></p></div>);
-  if (asked.answer === null) return <p className="wait" role="status">Loading …</p>;
+  if (asked.answer === null) return <Waiting />;
   return <div style={asked.busy ? { opacity: 0.6 } : undefined}>{children(asked.answer)}</div>;
+}
+
+/** Says after a while that it is the storage that takes long, and not the page that hangs. */
+export function Waiting(): React.ReactElement {
+  const [long, set] = useState(false);
+  useEffect(() => { const timer = setTimeout(() => set(true), 3000); return () => clearTimeout(timer); }, []);
+  return <p className="wait" role="status">{long ? "Still loading: the storage is slow, or there is much to read. It is given up after a while." : "Loading …"}</p>;
 }
 
 export function Time({ at }: { at: string }): React.ReactElement {
@@ -53,13 +60,13 @@ export function Names({ commit, place, repository }: { commit: Commit; place: st
 }
 
 export function MadeBy({ maker }: { maker: Maker }): React.ReactElement {
-  const text = visible(`${maker.dag_id} › ${shortRun(maker.run_id)} › ${maker.task_id}${maker.map_index >= 0 ? ` [${maker.map_index}]` : ""}`);
+  const text = visible(`${cut(maker.dag_id, 48)} › ${shortRun(maker.run_id)} › ${cut(maker.task_id, 48)}${maker.map_index >= 0 ? ` [${maker.map_index}]` : ""}`);
   const about = `DAG ${maker.dag_id}, run ${maker.run_id}, task ${maker.task_id}`;
   return maker.page && maker.page.startsWith("/") ? <a href={maker.page} title={about}>{text}</a> : <span title={about}>{text}</span>;
 }
 
 /** The day or the time of a run, where its id has one. */
-const shortRun = (id: string): string => /^(scheduled|manual|backfill|asset_triggered|dataset_triggered)__(\d{4}-\d\d-\d\dT\d\d:\d\d)/.exec(id)?.slice(1).join(" ").replace("T", " ") ?? (id.length > 40 ? `${id.slice(0, 39)}…` : id);
+const shortRun = (id: string): string => /^(scheduled|manual|backfill|asset_triggered|dataset_triggered)__(\d{4}-\d\d-\d\dT\d\d:\d\d)/.exec(id)?.slice(1).join(" ").replace("T", " ") ?? cut(id, 40);
 
 export function Id({ id, place, repository }: { id: string; place: string; repository: string }): React.ReactElement {
   return <a className="mono" title={id} href={href(place, repository, "snapshot", { version: id })}>{shortId(id)}</a>;
@@ -67,7 +74,8 @@ export function Id({ id, place, repository }: { id: string; place: string; repos
 
 export const Badge = ({ mark }: { mark: Mark }): React.ReactElement => <span className={`badge ${mark}`}>{mark}</span>;
 
-export const firstLine = (text: string): string => visible(text.trim().split("\n", 1)[0] ?? "") || "(no message)";
+export const cut = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+export const firstLine = (text: string): string => visible(cut(text.trim().split("\n", 1)[0] ?? "", 160)) || "(no message)";
 
 /** Whether the page is dark now; drawings ask for it, because a canvas has no style sheet. */
 export function useDark(): boolean {
