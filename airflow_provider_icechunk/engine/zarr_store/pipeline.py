@@ -52,7 +52,7 @@ _USUAL = 10
 """Zarr's `async.concurrency`, unless somebody chose another one."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
-_KNOWN = ("3.1.", "3.2.", "3.4.")
+_KNOWN = ("3.1.", "3.2.", "3.3.", "3.4.")
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
