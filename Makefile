@@ -49,7 +49,7 @@ test-long: setup ## the tests that take minutes
 		--hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
 
 test-matrix: setup ## an environment for each supported release, and docs/compatibility.md; ARGS="run ROW"
-	@$(RUN) $(BIN)/python -m tools.matrix $(ARGS)
+	@$(TEST_RUN) $(BIN)/python -m tools.matrix $(ARGS)
 
 ui: ## build the page of the repository browser (needs Node 20 or newer; the result is committed)
 	@command -v npm >/dev/null 2>&1 || { echo "There is no npm: install Node 20 or newer." >&2; exit 1; }

@@ -40,7 +40,6 @@ from airflow_provider_icechunk.engine.tree.tree import WorkingTree
 from .codecs import ChunkCodecs, put_whole_chunks
 from .keys import ChunkKey, parse
 from .reads import length
-from .releases import merged_chunk
 
 _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
@@ -52,7 +51,7 @@ _USUAL = 10
 """Zarr's `async.concurrency`, if it was changed."""
 _FEW, _LITTLE = 16, 1 << 20
 """So few chunks and bytes are dealt with before a thread has woken up."""
-_KNOWN = ("3.1.", "3.2.", "3.4.")
+_KNOWN = ("3.1.", "3.2.", "3.3.", "3.4.")
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
@@ -300,9 +299,28 @@ class _Writing:
             cells = self.value[chunk.outside] if self.value.shape else self.value
             if cells.shape == spec.shape and _has_all_axes(chunk):
                 return cells
-        return merged_chunk(
-            self.pipeline, self.value, chunk.outside, spec, chunk.inside, self.drop_axes
+        return self._converted(chunk)
+
+    def _converted(self, chunk: _Chunk) -> NDBuffer:
+        """A new chunk with the values, and the fill value where they have none.
+
+        Not by Zarr's own function: where the shapes agree it leaves values in the type they have,
+        so that the bytes of other records are stored, and some releases take dropped axes for kept.
+        """
+        spec, value = chunk.spec, self.value
+        cells = spec.prototype.nd_buffer.create(
+            shape=spec.shape,
+            dtype=spec.dtype.to_native_dtype(),
+            order=spec.order,
+            fill_value=fill_value_or_default(spec),
         )
+        if value.shape:
+            value = value[chunk.outside]
+        if value.shape and self.drop_axes:
+            kept = (None if axis in self.drop_axes else slice(None) for axis in range(spec.ndim))
+            value = value[tuple(kept)]
+        cells[chunk.inside] = value
+        return cells
 
 
 def _has_all_axes(chunk: _Chunk) -> bool:

@@ -16,7 +16,7 @@ def shown(stored: NDArray[Any], attributes: dict[str, Any]) -> NDArray[Any]:
     if absent is None:
         return values
     if values.dtype.kind == "M":
-        return np.where(absent, np.datetime64("NaT"), values)
+        return np.where(absent, np.datetime64("NaT", "us"), values)
     return np.where(absent, np.nan, values.astype("float64"))
 
 

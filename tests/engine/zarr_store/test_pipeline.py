@@ -168,11 +168,13 @@ def test_values_that_are_no_plain_arrays_are_written_as_by_zarrs_own(
         assert chunk_bytes(ours) == chunk_bytes(theirs)
 
 
-def test_fields_of_other_types_are_converted_as_by_zarrs_own() -> None:
+# Zarr's own pipeline stores the bytes of `value` as they are, if a chunk has its shape.
+@pytest.mark.parametrize("chunk", [2, 4])
+def test_fields_of_other_types_are_converted(chunk: int) -> None:
     value = np.array([(k, k + 1) for k in range(4)], [("x", "<i8"), ("y", "<i4")])
-    ours, theirs = pair(shape=(4,), chunks=(2,), dtype=[("a", "<f8"), ("b", "<f4")])
-    for array in (ours, theirs):
-        array[:] = value
+    ours, theirs = pair(shape=(4,), chunks=(chunk,), dtype=[("a", "<f8"), ("b", "<f4")])
+    ours[:] = value
+    theirs[:] = value.astype(theirs.dtype)
     assert chunk_bytes(ours) == chunk_bytes(theirs)
     assert ours[:].tolist() == [(k, k + 1) for k in range(4)]
 
@@ -185,12 +187,12 @@ def test_files_in_memory_are_written_as_arrays(tmp_path: Path) -> None:
     assert chunk_bytes(ours) == chunk_bytes(theirs)
 
 
-def test_values_with_other_axes_than_the_selection_are_refused_as_by_zarrs_own() -> None:
-    ours, theirs = pair(shape=(4, 1, 2), chunks=(2, 1, 2))
+# Zarr's own pipeline takes them from 3.3 on.
+def test_values_with_other_axes_than_the_selection_are_refused() -> None:
+    ours, _ = pair(shape=(4, 1, 2), chunks=(2, 1, 2))
     value = np.arange(8, dtype="i4").reshape(4, 1, 2)
-    for array in (ours, theirs):
-        with pytest.raises(ValueError, match="broadcast"):
-            array[:, 0] = value
+    with pytest.raises(ValueError, match="broadcast"):
+        ours[:, 0] = value
     assert chunk_bytes(ours) == {}
 
 

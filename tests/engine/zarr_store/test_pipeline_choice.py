@@ -79,7 +79,7 @@ def test_zarrs_own_pipeline_serves_our_store_when_it_is_chosen() -> None:
     [
         ("3.1.6", ZARRS_OWN, OURS),
         ("3.4.2", ZARRS_OWN, OURS),
-        ("3.3.0", ZARRS_OWN, ZARRS_OWN),
+        ("3.3.0", ZARRS_OWN, OURS),
         ("3.5.0", ZARRS_OWN, ZARRS_OWN),
         ("3.1.6", "somebody.elses.Pipeline", "somebody.elses.Pipeline"),
     ],

@@ -10,7 +10,7 @@ import warnings
 
 import airflow_provider_icechunk
 
-OPTIONAL = {"airflow", "fastapi", "pyarrow", "pyspark", "uvicorn"}
+OPTIONAL = {"airflow", "anyio", "fastapi", "pyarrow", "pyspark", "uvicorn"}
 """Packages that an install may lack; the error has to name them."""
 LATER = " or later, and PySpark is "
 """How an error says that this release of Spark lacks something."""
