@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.spark.write.job import JobResult, SparkWriteJob
     from airflow_provider_icechunk.spark.write.rechunk import rechunk
     from airflow_provider_icechunk.spark.write.regions import write_regions
-    from airflow_provider_icechunk.spark.write.virtual import ingest_virtual
+    from airflow_provider_icechunk.spark.write.virtual import ingest_virtual, plan_virtual
 
     from .runtime import zipped_package
     from .script import PipelineJob, pipeline_job
@@ -53,6 +53,7 @@ __all__ = [
     "ingest_virtual",
     "measure",
     "pipeline_job",
+    "plan_virtual",
     "read_dataframe",
     "read_metadata",
     "rechunk",
@@ -83,6 +84,7 @@ _LATE = {
     "ingest_virtual": "airflow_provider_icechunk.spark.write.virtual",
     "measure": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "pipeline_job": "airflow_provider_icechunk.spark.script",
+    "plan_virtual": "airflow_provider_icechunk.spark.write.virtual",
     "read_dataframe": "airflow_provider_icechunk.spark.read.frames",
     "read_metadata": "airflow_provider_icechunk.spark.read.metadata",
     "rechunk": "airflow_provider_icechunk.spark.write.rechunk",
