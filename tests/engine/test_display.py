@@ -94,9 +94,7 @@ def test_a_difference_is_a_tree_with_counts() -> None:
     }
     assert "Arrays created" in repr(diff)
     shown = diff._repr_html_()
-    inside = shown.split("icechunk-field-name\">a<", 1)[1]
-        '<details open><summary><span class="icechunk-field-name">a<'
-    )
+    inside = shown.split('icechunk-field-name">a<', 1)[1]
     assert "array created, 3 chunks written" in inside.split("</details>")[0]
     assert "nothing changed" in icechunk.Diff()._repr_html_()
 
