@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.spark.write.job import JobResult, SparkWriteJob
     from airflow_provider_icechunk.spark.write.rechunk import rechunk
     from airflow_provider_icechunk.spark.write.regions import write_regions
+    from airflow_provider_icechunk.spark.write.tables import save_dataframe
     from airflow_provider_icechunk.spark.write.virtual import ingest_virtual, plan_virtual
 
     from .runtime import zipped_package
@@ -58,6 +59,7 @@ __all__ = [
     "read_metadata",
     "rechunk",
     "run_job",
+    "save_dataframe",
     "verify",
     "write_chunks",
     "write_dataframe",
@@ -89,6 +91,7 @@ _LATE = {
     "read_metadata": "airflow_provider_icechunk.spark.read.metadata",
     "rechunk": "airflow_provider_icechunk.spark.write.rechunk",
     "run_job": "airflow_provider_icechunk.spark.submit",
+    "save_dataframe": "airflow_provider_icechunk.spark.write.tables",
     "verify": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "write_chunks": "airflow_provider_icechunk.spark.write.frames",
     "write_dataframe": "airflow_provider_icechunk.spark.write.frames",
