@@ -60,7 +60,8 @@ class Hdf5Content:
         named = {
             int(dataset.attrs["_Netcdf4Dimid"]): _last(name)
             for name, dataset in found.items()
-            if "_Netcdf4Dimid" in dataset.attrs
+            # Variables may have the number of their first dimension, too.
+            if dataset.is_scale and "_Netcdf4Dimid" in dataset.attrs
         }
         return {
             name: _variable(dataset, named)
