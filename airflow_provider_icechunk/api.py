@@ -108,8 +108,9 @@ if TYPE_CHECKING:
         Update,
         UpdateType,
     )
-    from airflow_provider_icechunk.engine.ingest.apply import refer_to_files
+    from airflow_provider_icechunk.engine.ingest.apply import plan_files, refer_to_files
     from airflow_provider_icechunk.engine.ingest.kerchunk import refer_to_kerchunk
+    from airflow_provider_icechunk.engine.ingest.plan import VirtualPlan
     from airflow_provider_icechunk.engine.maintenance.collect import Collection
     from airflow_provider_icechunk.engine.maintenance.collect_plan import (
         CollectionPlan,
@@ -357,6 +358,7 @@ __all__ = [
     "VirtualChunkContainer",
     "VirtualChunkError",
     "VirtualChunkSpec",
+    "VirtualPlan",
     "WorkUnit",
     "__version__",
     "azure_credentials",
@@ -386,6 +388,7 @@ __all__ = [
     "local_filesystem_store",
     "merge_sessions",
     "migrate",
+    "plan_files",
     "print_debug_info",
     "r2_storage",
     "redirect_storage",
@@ -592,8 +595,9 @@ _HOMES = {
     "engine.history.diff": "Diff",
     "engine.history.graph": "AncestryGraph",
     "engine.history.operations": "FeatureFlag RepoAvailability RepoStatus Update UpdateType",
-    "engine.ingest.apply": "refer_to_files",
+    "engine.ingest.apply": "plan_files refer_to_files",
     "engine.ingest.kerchunk": "refer_to_kerchunk",
+    "engine.ingest.plan": "VirtualPlan",
     "engine.maintenance.collect": "Collection",
     "engine.maintenance.collect_plan": "CollectionPlan GCSummary Layer",
     "engine.maintenance.compact": "CompactionResult CompactionRules",

@@ -1,6 +1,15 @@
 """How the documentation is built: MyST pages, the furo theme, no address fetched on the way."""
 
+import json
+import sys
+from pathlib import Path
+
+from myst_parser.parsers.sphinx_ import MystParser
+
 from airflow_provider_icechunk import __version__
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tools.notebook import as_page
 
 project = "airflow-provider-icechunk"
 author = "The airflow-provider-icechunk authors"
@@ -28,3 +37,19 @@ toc_object_entries = False
 
 html_theme = "furo"
 html_title = f"airflow-provider-icechunk {__version__}"
+
+
+class NotebookParser(MystParser):
+    """Shows a notebook as it was stored, with what its cells showed."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring, document):
+        """Parse the page that a notebook makes."""
+        super().parse(as_page(json.loads(inputstring)), document)
+
+
+def setup(app):
+    """Let notebooks be pages."""
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(NotebookParser)

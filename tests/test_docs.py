@@ -1,9 +1,11 @@
 """What the pages claim: every test they name exists, and every class of the provider is told."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +56,25 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     listed = re.search(r"\{toctree\}.*?\n\n(.*?)```", index, re.DOTALL)
     assert listed is not None
-    assert set(listed[1].split()) == {page.stem for page in PAGES} - {"index"}
+    pages = [*PAGES, *(ROOT / "docs").glob("*.ipynb")]
+    assert set(listed[1].split()) == {page.stem for page in pages} - {"index"}
+
+
+def test_the_notebook_runs_and_its_cells_show_what_is_stored() -> None:
+    """But for identities and times, which are others each time."""
+    from tools.notebook import run
+
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    made = run(notebook)
+
+    def shown(cells: list[dict[str, Any]]) -> str:
+        text = json.dumps([one["outputs"] for one in cells if one["cell_type"] == "code"])
+        return re.sub(r"[0-9A-Z]{8,20}", "ID", text)
+
+    assert shown(made["cells"]) == shown(notebook["cells"])
+    assert "_repr_" not in shown(made["cells"])
+    for kind in ("text/html", "image/svg+xml", "text/plain"):
+        assert kind in shown(made["cells"])
 
 
 def inner_imports(text: str) -> list[str]:

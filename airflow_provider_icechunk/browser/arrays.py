@@ -24,6 +24,7 @@ from airflow_provider_icechunk.engine.format.model import Node
 from airflow_provider_icechunk.engine.format.zarr_metadata import array_document
 from airflow_provider_icechunk.engine.history.versions import listed
 from airflow_provider_icechunk.engine.pipelines.versions import find_version
+from airflow_provider_icechunk.engine.tree.chunk_map import binned, cells_of_all, sides_of
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, Kind
 
 from .contents import VersionDifferences, data_type
@@ -197,8 +198,8 @@ def read_chunk_map(
     changed = changed[(changed < np.asarray(grid, np.int64)).all(axis=1)]
     sides = (1 if down is None else grid[down], 1 if across is None else grid[across])
     height, width = (min(side, _MOST_CELLS) for side in sides)
-    whole = _cells_of_all(grid, down, across, height, width)
-    present = _binned(refs.index, grid, down, across, height, width)
+    whole = cells_of_all(grid, down, across, height, width)
+    present = binned(refs.index, grid, down, across, height, width)
     names = array_document(node).dimension_names
     axis_name = [
         None if axis is None else cut((names[axis] if names else None) or f"dim {axis}", 200)
@@ -213,7 +214,7 @@ def read_chunk_map(
         column_axis=axis_name[1],
         grid=list(sides),
         present=_shares(present, whole),
-        changed=_shares(_binned(changed, grid, down, across, height, width), whole),
+        changed=_shares(binned(changed, grid, down, across, height, width), whole),
         coverage=len(refs) / max(1, math.prod(grid)),
         chunks=len(refs),
         chunks_changed=len(changed),
@@ -233,45 +234,7 @@ def _sides(
         raise InvalidInputError("rows and columns are the same dimension")
     if rows is not None or columns is not None:
         return rows, columns
-    largest = sorted(range(len(grid)), key=lambda axis: (-grid[axis], axis))[:2]
-    if len(largest) == 2 and grid[largest[1]] > 1:
-        return min(largest), max(largest)
-    return None, (largest[0] if largest else None)
-
-
-def _binned(
-    index: NDArray[np.uint32],
-    grid: Sequence[int],
-    down: int | None,
-    across: int | None,
-    height: int,
-    width: int,
-) -> NDArray[np.int64]:
-    row = _bins(index, grid, down, height)
-    column = _bins(index, grid, across, width)
-    flat = np.bincount(row * width + column, minlength=height * width)
-    return flat.astype(np.int64).reshape(height, width)
-
-
-def _bins(
-    index: NDArray[np.uint32], grid: Sequence[int], axis: int | None, cells: int
-) -> NDArray[np.int64]:
-    if axis is None:
-        return np.zeros(len(index), np.int64)
-    return index[:, axis].astype(np.int64) * cells // max(1, grid[axis])
-
-
-def _cells_of_all(
-    grid: Sequence[int], down: int | None, across: int | None, height: int, width: int
-) -> NDArray[np.float64]:
-    """How many chunks each cell stands for."""
-    counts = []
-    for axis, cells in ((down, height), (across, width)):
-        length = 1 if axis is None else grid[axis]
-        edges = -(-np.arange(cells + 1, dtype=np.int64) * length // cells)
-        counts.append(np.diff(edges).astype(np.float64))
-    others = math.prod(n for axis, n in enumerate(grid) if axis not in (down, across))
-    return np.outer(counts[0], counts[1]) * others
+    return sides_of(grid)
 
 
 def _shares(found: NDArray[np.int64], whole: NDArray[np.float64]) -> str:

@@ -35,6 +35,7 @@ _ROOMS = {
 """Where the official package keeps a class; the others here are parts of the configuration."""
 _INDENT = "    "
 _MOST_ITEMS = 50
+_MOST_PATHS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,34 @@ def as_html(value: Shown) -> str:
     return f"<style>{_STYLE}</style>\n{_box(value.shown_name(), value.shown_facts())}"
 
 
+def as_tree(name: str, facts: Mapping[str, object]) -> str:
+    """A box for notebooks with a fact for each of some paths, below the groups on the way there."""
+    tree: dict[str, Any] = {}
+    for path in list(facts)[:_MOST_PATHS]:
+        place = tree
+        for part in path.strip("/").split("/"):
+            place = place.setdefault(part, {})
+    more = len(facts) - _MOST_PATHS
+    rest = [f'<div class="icechunk-field">and {more:,} more paths</div>'] if more > 0 else []
+    rows = _branches(tree, "", facts) or ['<div class="icechunk-field">nothing changed</div>']
+    return f"<style>{_STYLE}</style>\n{_framed(name, [*rows, *rest])}"
+
+
+def _branches(tree: Mapping[str, Any], above: str, facts: Mapping[str, object]) -> list[str]:
+    rows = []
+    for part, inside in sorted(tree.items()):
+        path = f"{above}/{part}"
+        fact = facts.get(path)
+        said = "" if fact is None else f": {escape(plain(fact))}"
+        title = f'<span class="icechunk-field-name">{escape(part or "/")}</span>{said}'
+        if inside:
+            below = "\n".join(_branches(inside, path, facts))
+            rows.append(f"<details open><summary>{title}</summary>\n{below}\n</details>")
+        else:
+            rows.append(f'<div class="icechunk-field">{title}</div>')
+    return rows
+
+
 def _visible(value: Any) -> list[Any]:
     return [item for item in fields(value) if item.repr]
 
@@ -177,10 +206,14 @@ def _quoted(text: str) -> str:
 
 
 def _box(name: str, facts: Mapping[str, object]) -> str:
-    rows = "\n".join(_row(key, fact) for key, fact in facts.items())
+    return _framed(name, [_row(key, fact) for key, fact in facts.items()])
+
+
+def _framed(name: str, rows: Sequence[str]) -> str:
+    lines = "\n".join(rows)
     return (
         f'<div class="icechunk-repr">\n<div class="icechunk-header">&lt;{escape(name)}&gt;</div>\n'
-        f"{rows}\n</div>"
+        f"{lines}\n</div>"
     )
 
 
@@ -208,6 +241,7 @@ _STYLE = """
 .icechunk-repr .icechunk-field-name, .icechunk-repr summary { opacity: 0.7; }
 .icechunk-repr .icechunk-field-value { white-space: pre-wrap; overflow-wrap: anywhere; }
 .icechunk-repr summary { cursor: pointer; }
+.icechunk-repr details > .icechunk-field, .icechunk-repr details > details { margin-left: 16px; }
 .icechunk-repr details > .icechunk-repr {
   margin: 4px 0 4px 12px; padding: 6px 10px; border-radius: 4px;
   background: color-mix(in srgb, currentColor 6%, transparent);

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.spark.write.job import JobResult, SparkWriteJob
     from airflow_provider_icechunk.spark.write.rechunk import rechunk
     from airflow_provider_icechunk.spark.write.regions import write_regions
-    from airflow_provider_icechunk.spark.write.virtual import ingest_virtual
+    from airflow_provider_icechunk.spark.write.tables import save_dataframe
+    from airflow_provider_icechunk.spark.write.virtual import ingest_virtual, plan_virtual
 
     from .runtime import zipped_package
     from .script import PipelineJob, pipeline_job
@@ -53,10 +54,12 @@ __all__ = [
     "ingest_virtual",
     "measure",
     "pipeline_job",
+    "plan_virtual",
     "read_dataframe",
     "read_metadata",
     "rechunk",
     "run_job",
+    "save_dataframe",
     "verify",
     "write_chunks",
     "write_dataframe",
@@ -83,10 +86,12 @@ _LATE = {
     "ingest_virtual": "airflow_provider_icechunk.spark.write.virtual",
     "measure": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "pipeline_job": "airflow_provider_icechunk.spark.script",
+    "plan_virtual": "airflow_provider_icechunk.spark.write.virtual",
     "read_dataframe": "airflow_provider_icechunk.spark.read.frames",
     "read_metadata": "airflow_provider_icechunk.spark.read.metadata",
     "rechunk": "airflow_provider_icechunk.spark.write.rechunk",
     "run_job": "airflow_provider_icechunk.spark.submit",
+    "save_dataframe": "airflow_provider_icechunk.spark.write.tables",
     "verify": "airflow_provider_icechunk.spark.maintenance.maintenance",
     "write_chunks": "airflow_provider_icechunk.spark.write.frames",
     "write_dataframe": "airflow_provider_icechunk.spark.write.frames",

@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.engine.arrays.rechunk import MEMORY
 from airflow_provider_icechunk.engine.closed import ClosedModel, describe
 from airflow_provider_icechunk.engine.datasets.dataset import Placement
-from airflow_provider_icechunk.engine.ingest.plan import choose
+from airflow_provider_icechunk.engine.ingest.choice import choose
 from airflow_provider_icechunk.engine.pipelines.description import SessionDescription, other_release
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
@@ -133,6 +133,8 @@ class VirtualWrite(ClosedModel):
     into: str = ""
     start: NonNegativeInt | None = None
     checksum: Literal["auto", "etag", "modified"] = "auto"
+    missing: Literal["error", "fill"] = "error"
+    differing: Literal["error", "copy"] = "error"
     authorize: Annotated[tuple[str, ...], Field(min_length=1)]
     """URL prefixes that the job may read, with the credentials of its own environment; the
     repository has to declare them as virtual chunk containers."""
@@ -295,6 +297,8 @@ def work_for(
                 load=write.load,
                 into=write.into,
                 checksum=write.checksum,
+                missing=write.missing,
+                differing=write.differing,
             )
             fork = writing.repository.fork(writing.work)
             headers = scan_headers(writing.spark, fork, named_files(write.files), choice)

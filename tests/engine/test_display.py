@@ -93,3 +93,40 @@ def test_a_difference_is_a_tree_with_counts() -> None:
         "/y": "moved from /x",
     }
     assert "Arrays created" in repr(diff)
+    shown = diff._repr_html_()
+    inside = shown.split('icechunk-field-name">a<', 1)[1]
+    assert "array created, 3 chunks written" in inside.split("</details>")[0]
+    assert "nothing changed" in icechunk.Diff()._repr_html_()
+
+
+def test_the_tree_of_a_difference_escapes_names_and_ends() -> None:
+    paths = {f"/<b>{number}" for number in range(600)}
+    shown = icechunk.Diff(new_arrays=paths)._repr_html_()
+    assert "<b>" not in shown
+    assert "and 100 more paths" in shown
+
+
+def test_the_map_of_an_array_tells_its_chunks_by_kind(tmp_path: object) -> None:
+    import zarr
+
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
+    session = repository.writable_session("main")
+    root = zarr.open_group(session.store, mode="a")
+    array = root.create_array(
+        "<i>", shape=(6, 100), chunks=(1, 1), dtype="i4", dimension_names=("time", "<x>")
+    )
+    array[:2] = 1
+    found = session.chunk_map("<i>")
+    assert sum(found.counts.values()) == 600
+    assert found.counts["missing"] == 400
+    assert found.grid == (6, 100)
+    assert "400 missing" in repr(found)
+    shown = found._repr_html_()
+    assert shown.count("<rect") == 6 * 48
+    assert shown.count("missing</title>") == 4 * 48
+    assert "<i>" not in shown
+    assert "&lt;x&gt;" in shown
+    assert all(share.max() <= 1 for share in found.shares.values())
+    scalar = root.create_array("scalar", shape=(), dtype="i4")
+    scalar[...] = 5
+    assert session.chunk_map("/scalar")._repr_html_().count("<rect") == 1

@@ -28,7 +28,7 @@ _SHORT = {
     "msec": "milliseconds", "us": "microseconds",
 }  # fmt: skip
 _NANOSECONDS = ("ns", "nanosecond", "nanoseconds")
-_SINCE = re.compile(
+SINCE = re.compile(
     r"\s*(?P<unit>[a-zA-Z]+)\s+since\s+(?P<date>\d{1,4}-\d{1,2}-\d{1,2})"
     r"(?:[T ]\s*(?P<time>\d{1,2}(?::\d{1,2}(?::\d{1,2}(?:\.\d*)?)?)?))?\s*(?:Z|UTC|\+00:?00)?\s*",
     re.ASCII,
@@ -127,18 +127,25 @@ def _times(
 
 def _epoch(attributes: Mapping[str, Any]) -> Epoch | None:
     units, calendar = attributes.get("units"), attributes.get("calendar", "standard")
-    match = _SINCE.fullmatch(units) if isinstance(units, str) else None
+    match = SINCE.fullmatch(units) if isinstance(units, str) else None
     if match is None or str(calendar).lower() not in _CALENDARS:
         return None
-    name = match["unit"] if match["unit"] in _NANOSECONDS else match["unit"].lower()
-    name = _SHORT.get(name, name)
+    micros = unit_micros(match["unit"])
+    start = None if micros is None else _moment(match["date"], match["time"])
+    if micros is None or start is None:
+        return None
+    if start < _GREGORIAN and calendar != "proleptic_gregorian":
+        return None
+    return Epoch(start, micros)
+
+
+def unit_micros(name: str) -> int | None:
+    """Microseconds of a unit of time, 0 for nanoseconds; `None` if it is none."""
+    name = _SHORT.get(name.lower(), name.lower())
+    if name in _NANOSECONDS:
+        return 0
     plural = name if name.endswith("s") else f"{name}s"
-    if name not in _NANOSECONDS and plural not in _UNITS:
-        return None
-    start = _moment(match["date"], match["time"])
-    if start is None or (start < _GREGORIAN and calendar != "proleptic_gregorian"):
-        return None
-    return Epoch(start, 0 if name in _NANOSECONDS else _UNITS[plural])
+    return _UNITS.get(plural)
 
 
 def _moment(date: str, time: str | None) -> np.datetime64 | None:

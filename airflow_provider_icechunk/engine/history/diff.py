@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from airflow_provider_icechunk.engine.display import Shown
+from airflow_provider_icechunk.engine.display import Shown, as_tree
 from airflow_provider_icechunk.engine.format.chunk_refs import sort_keys
 from airflow_provider_icechunk.engine.format.coordinates import first_rows
 from airflow_provider_icechunk.engine.format.ids import NodeId, SnapshotId
@@ -69,6 +69,9 @@ class Diff(Shown):
         for source, target in self.moved_nodes:
             happened.setdefault(target, []).append(f"moved from {source}")
         return {path: ", ".join(said) for path, said in sorted(happened.items())}
+
+    def _repr_html_(self) -> str:
+        return as_tree(self.shown_name(), self.shown_facts())
 
     def __repr__(self) -> str:
         return str(self)

@@ -1,28 +1,21 @@
-"""The contents of an HDF5 or NetCDF4 file: variables in Zarr's terms, chunks as byte ranges.
+"""What an HDF5 or NetCDF4 file holds: variables as Zarr describes them, chunks as byte ranges.
 
-Only headers and the chunk index are read. Something that HDF5 can express and Zarr cannot is not an
-error here but a `problem` of the variable: it matters only when its chunks are referenced.
+Only headers and the index of chunks are read. What HDF5 can express and Zarr cannot is no error
+here but a `problem` of the variable: it matters only to those who want to refer to its chunks.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_provider_icechunk.engine.virtual.reader import VirtualReader
-from airflow_provider_icechunk.engine.virtual.sources import ForeignFile, SourceFile
-from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, UnsupportedError
+from airflow_provider_icechunk.exceptions import UnsupportedError
 
-Json = Any
-"""A value of JSON."""
+from .contents import FileVariable, Json, Ranges, for_xarray
 
 _INTERNAL = frozenset(
     (
@@ -39,55 +32,6 @@ _INTERNAL = frozenset(
 )
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _FILTERS = {4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf", 32004: "lz4", 32008: "bitshuffle"}
-DECODING = (
-    "units",
-    "calendar",
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-)
-"""Attributes that change the meaning of numbers: files that differ in them cannot be joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileVariable:
-    """A variable of a file, in the terms of Zarr."""
-
-    dtype: str
-    """As NumPy spells it, with the byte order."""
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
-    codecs: tuple[Json, ...]
-    """The codecs from values to stored bytes, in the order of writing."""
-    fill: str
-    """The bytes of the fill value in hexadecimal digits."""
-    dimensions: tuple[str | None, ...]
-    attributes: Mapping[str, Json] = field(default_factory=dict)
-    problem: str | None = None
-    """Why its chunks cannot be referred to."""
-
-    def to_json(self) -> dict[str, Json]:
-        """The variable in JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Json]) -> FileVariable:
-        """The inverse of `to_json`."""
-        lists = {name: tuple(value[name]) for name in ("shape", "chunks", "codecs", "dimensions")}
-        return cls(**{**value, **lists})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """Where the chunks of a variable are in its file."""
-
-    index: NDArray[np.uint32]
-    offset: NDArray[np.uint64]
-    length: NDArray[np.uint64]
-    inline: bytes | None = None
-    """Values that HDF5 keeps in the header of the variable: there is no range to refer to."""
 
 
 def load_h5py() -> Any:
@@ -101,55 +45,53 @@ def load_h5py() -> Any:
     return h5py
 
 
-@contextmanager
-def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Any]:
-    """A file, opened through the grants of `reader`; errors of HDF5 name the file."""
-    h5py = load_h5py()
-    try:
-        with h5py.File(SourceFile(reader, source), "r") as file:
-            if file.userblock_size:
-                raise UnsupportedError(
-                    f"{source.location}: files with a user block are not supported"
-                )
-            yield file
-    except IcechunkError:
-        raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise InvalidInputError(
-            f"{source.location}: not an HDF5 or NetCDF4 file, or a damaged one ({error})"
-        ) from None
+class Hdf5Content:
+    """An open HDF5 file."""
 
+    def __init__(self, file: Any, where: str) -> None:
+        if file.userblock_size:
+            raise UnsupportedError(f"{where}: files with a user block are not known")
+        self._file = file
+        self._where = where
 
-def variables_of(file: Any) -> dict[str, FileVariable]:
-    """All variables by their path; dimensions that are nothing but a name are left out."""
-    found = _datasets(file)
-    named = {
-        int(dataset.attrs["_Netcdf4Dimid"]): _last(name)
-        for name, dataset in found.items()
-        if "_Netcdf4Dimid" in dataset.attrs
-    }
-    return {
-        name: _variable(dataset, named)
-        for name, dataset in found.items()
-        if not _is_only_dimension(dataset)
-    }
+    def variables(self) -> dict[str, FileVariable]:
+        """All variables by their path; dimensions that are nothing but a name are left out."""
+        found = _datasets(self._file)
+        named = {
+            int(dataset.attrs["_Netcdf4Dimid"]): _last(name)
+            for name, dataset in found.items()
+            # Variables may have the number of their first dimension, too.
+            if dataset.is_scale and "_Netcdf4Dimid" in dataset.attrs
+        }
+        return {
+            name: _variable(dataset, named)
+            for name, dataset in found.items()
+            if not _is_only_dimension(dataset)
+        }
 
+    def groups(self) -> dict[str, dict[str, Json]]:
+        """Attributes of all groups by path; the root is the empty path."""
+        import h5py
 
-def group_attributes(file: Any) -> dict[str, dict[str, Json]]:
-    """Attributes of all groups by path; the root is the empty path."""
-    import h5py
-
-    found = {"": attributes_of(file)}
-    file.visititems(
-        lambda name, node: (
-            found.update({name: attributes_of(node)}) if isinstance(node, h5py.Group) else None
+        found = {"": attributes_of(self._file)}
+        self._file.visititems(
+            lambda name, node: (
+                found.update({name: attributes_of(node)}) if isinstance(node, h5py.Group) else None
+            )
         )
-    )
-    return found
+        return found
+
+    def values(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """The stored values of a variable, or those between two positions of its first axis."""
+        dataset = self._file[name]
+        return np.asarray(dataset[start:stop] if dataset.ndim else dataset[()])
+
+    def ranges(self, name: str) -> Ranges:
+        """The chunks of a variable that are stored, in any order."""
+        return _ranges(self._file[name], f"{self._where}: {name!r}")
 
 
-def ranges_of(dataset: Any, where: str) -> Ranges:
-    """The chunks of a variable that are stored, in any order."""
+def _ranges(dataset: Any, where: str) -> Ranges:
     import h5py
 
     layout = dataset.id.get_create_plist().get_layout()
@@ -214,7 +156,15 @@ def _variable(dataset: Any, named: Mapping[int, str]) -> FileVariable:
         dimensions=_dimensions(dataset, named),
         attributes=attributes,
         problem=problem,
+        contiguous=_is_contiguous(dataset),
     )
+
+
+def _is_contiguous(dataset: Any) -> bool:
+    import h5py
+
+    layout = dataset.id.get_create_plist().get_layout()
+    return bool(layout == h5py.h5d.CONTIGUOUS) and dataset.id.get_offset() is not None
 
 
 def _type_problem(dataset: Any) -> str | None:
@@ -255,7 +205,7 @@ def _codec(code: int, values: tuple[int, ...], itemsize: int) -> Json:
         case 32015:
             return _named("zstd", level=int(values[0]) if values else 0, checksum=False)
     name = _FILTERS.get(code, "unknown")
-    raise UnsupportedError(f"its filter {code} ({name}) has no counterpart in Zarr")
+    raise UnsupportedError(f"its filter {code} ({name}) is none that Zarr can undo")
 
 
 def _named(name: str, **configuration: Json) -> Json:
@@ -321,20 +271,6 @@ def _plain(value: Any) -> Json:
 
 
 _SPECIAL = {math.inf: "Infinity", -math.inf: "-Infinity"}
-
-
-def for_xarray(attributes: dict[str, Json], dtype: np.dtype[Any]) -> dict[str, Json]:
-    """Fill values in the spelling that Xarray gives them in Zarr."""
-    found = dict(attributes)
-    if found.get("missing_value") == "NaN":
-        # It says nothing: a number that is none is missing anyway.
-        del found["missing_value"]
-    fill = found.get("_FillValue")
-    if fill is not None and dtype.kind == "f":
-        found["_FillValue"] = base64.b64encode(struct.pack("<d", float(fill))).decode()
-    elif fill is not None and dtype.kind in "iu" and isinstance(fill, int | float):
-        found["_FillValue"] = int(fill)
-    return found
 
 
 def _last(name: str | None) -> str:

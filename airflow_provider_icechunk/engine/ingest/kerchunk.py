@@ -33,7 +33,7 @@ from airflow_provider_icechunk.exceptions import (
     UnsupportedError,
 )
 
-from .hdf5 import for_xarray
+from .contents import for_xarray
 
 _DOCUMENTS = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _DIMENSIONS = "_ARRAY_DIMENSIONS"

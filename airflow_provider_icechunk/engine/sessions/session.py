@@ -30,6 +30,7 @@ from airflow_provider_icechunk.engine.history.versions import parse_snapshot_id
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.opening import open_core
 from airflow_provider_icechunk.engine.storage.base import Storage
+from airflow_provider_icechunk.engine.tree.chunk_map import ChunkMap, chunk_map
 from airflow_provider_icechunk.engine.tree.chunk_table import (
     ChunkTable,
     ChunkType,
@@ -189,6 +190,10 @@ class Session(Shown, SessionTwins):
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
         """Where the bytes of one chunk are."""
         return chunk_type(self.tree, array_path, chunk_coordinates)
+
+    def chunk_map(self, array_path: str) -> ChunkMap:
+        """How many chunks an array has and of which kind; notebooks show it as a picture."""
+        return chunk_map(self.tree, array_path)
 
     def chunk_batches(self, array_path: str, batch_size: int = 1000) -> Iterator[list[list[int]]]:
         """Coordinates of the chunks an array has, in order, in batches."""

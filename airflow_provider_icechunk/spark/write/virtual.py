@@ -19,21 +19,16 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.engine.arrays.regions import check_complete
 from airflow_provider_icechunk.engine.commit.conflicts import ConflictSolver
 from airflow_provider_icechunk.engine.ingest.apply import (
-    AppliedPlan,
     apply_plan,
     decode_header,
     encode_header,
+    known_arrays,
     put_references,
     read_header,
     task_files,
 )
-from airflow_provider_icechunk.engine.ingest.plan import (
-    Choice,
-    FileHeader,
-    VirtualPlan,
-    choose,
-    make_plan,
-)
+from airflow_provider_icechunk.engine.ingest.choice import Choice, Differing, Missing, choose
+from airflow_provider_icechunk.engine.ingest.plan import FileHeader, VirtualPlan, make_plan
 from airflow_provider_icechunk.engine.pipelines.job import Prepare
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session
@@ -68,6 +63,8 @@ def ingest_virtual(
     into: str = "",
     start: int | None = None,
     checksum: ChecksumKind = "auto",
+    missing: Missing = "error",
+    differing: Differing = "error",
     branch: str = "main",
     prepare: Prepare | None = None,
     tasks: int | None = None,
@@ -86,13 +83,18 @@ def ingest_virtual(
     :param along: the dimension along which the files follow each other: its name, or its number
         for files without names of dimensions. Variables without it are those of the first file.
     :param load: variables whose values are copied; by default coordinates named like their
-        dimension. The chunks of copied variables may be as they like.
+        dimension, and the bounds of times. The chunks of copied variables may be as they like.
     :param into: a group for the arrays.
     :param start: where the first file begins; by default at the end of the arrays.
     :param checksum: what shows later that a file has changed: its entity tag or its time; by
         default the time for local files, the tag for others.
+    :param missing: refuse files that lack a variable which others have, or leave its cells empty.
+    :param differing: refuse files that store a variable in another way, or copy their values.
     """
-    choice = choose(variables, along=along, load=load, into=into, checksum=checksum)
+    choice = choose(
+        variables, along=along, load=load, into=into, checksum=checksum, missing=missing,
+        differing=differing,
+    )  # fmt: skip
     repo = opened(repository)
     headers = scan_headers(spark, repo.readonly_session(branch), tuple(files), choice)
     work = VirtualWork(headers, choice, start, tasks)
@@ -110,6 +112,34 @@ def ingest_virtual(
     )
 
 
+def plan_virtual(
+    spark: SparkSession,
+    repository: RepositoryLike,
+    files: Sequence[str],
+    variables: Sequence[str] | Mapping[str, str] | None = None,
+    *,
+    along: str | int = "time",
+    load: Sequence[str] | None = None,
+    into: str = "",
+    start: int | None = None,
+    checksum: ChecksumKind = "auto",
+    missing: Missing = "error",
+    differing: Differing = "error",
+    branch: str = "main",
+) -> VirtualPlan:
+    """What `ingest_virtual` would do with the same arguments, and why it cannot.
+
+    Headers of all files are read, and nothing is written.
+    """
+    choice = choose(
+        variables, along=along, load=load, into=into, checksum=checksum, missing=missing,
+        differing=differing,
+    )  # fmt: skip
+    session = opened(repository).readonly_session(branch)
+    headers = scan_headers(spark, session, tuple(files), choice)
+    return make_plan(headers, choice, known_arrays(session, headers, choice), start=start)
+
+
 class VirtualWork:
     """Files that become references of a session's arrays: first the arrays, then tasks."""
 
@@ -120,23 +150,26 @@ class VirtualWork:
         start: int | None,
         tasks: int | None,
     ) -> None:
-        self._plan = make_plan(headers, choice)
         self._headers = headers
+        self._choice = choice
         self._start = start
         self._tasks = tasks
-        self._applied: AppliedPlan | None = None
+        self._plan: VirtualPlan | None = None
 
     def prepare(self, session: Session) -> None:
         """Create the arrays or let them grow."""
-        self._applied = apply_plan(session, self._plan, self._headers, start=self._start)
+        known = known_arrays(session, self._headers, self._choice)
+        plan = make_plan(self._headers, self._choice, known, start=self._start).checked()
+        apply_plan(session, plan, self._headers)
+        self._plan = plan
 
     def writer(self, view: Session, at_once: int) -> ReferenceWriter:
         """The tasks, by files; after `prepare`."""
         del view
-        assert self._applied is not None
+        assert self._plan is not None
         count = len(self._plan.sources)
         ranges = task_files(count, self._tasks or 2 * at_once)
-        return ReferenceWriter(self._plan, self._applied, tuple(ranges))
+        return ReferenceWriter(self._plan, tuple(ranges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +177,17 @@ class ReferenceWriter:
     """Puts the references of the files of each task."""
 
     plan: VirtualPlan
-    applied: AppliedPlan
     files: tuple[range, ...]
 
     def __call__(self, fork: ForkSession, number: int) -> int:
-        """Put the references of a task; no bytes are written."""
-        put_references(fork, self.plan, self.applied, self.files[number])
-        return 0
+        """Put the references of a task; returns the bytes of what was copied."""
+        return put_references(fork, self.plan, self.files[number])[1]
 
     @property
     def names(self) -> list[str]:
         """What each task refers to, as a name."""
         digest = self.plan.digest
-        return [
-            f"virtual-{digest}-{self.applied.first}-{part.start}-{part.stop}" for part in self.files
-        ]
+        return [f"virtual-{digest}-{part.start}-{part.stop}" for part in self.files]
 
 
 def scan_headers(
