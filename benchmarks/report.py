@@ -15,7 +15,7 @@ from benchmarks.model import OURS, OURS_UNSYNCED, TITLES, Goal, Measure, Measure
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one contender needed for one workload at one size, over all rounds."""
+    """The results of one contender for one workload at one size, over all rounds."""
 
     contender: str
     size: int
@@ -221,7 +221,7 @@ def page(
 
 
 def uneven(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What others than the contenders differ in, which would be measured along with them."""
+    """Differences other than the contenders, which would affect the measurements."""
     found = []
     for package in ("zarr", "numpy"):
         texts = {TITLES[who]: named[package] for who, named in versions.items() if package in named}

@@ -44,7 +44,7 @@ class FileNames:
     hexadecimal: bool = False
     """Whether ids are hexadecimal instead of base 32."""
     aliases: Mapping[bytes, str] = field(default_factory=dict, compare=False, repr=False)
-    """Other file names, by the ids that stand for them."""
+    """Names given by other software, by the ids that represent them."""
 
     @property
     def length(self) -> int:
@@ -202,7 +202,7 @@ class Selective(Protocol):
 
 
 class Layout(Protocol):
-    """Keys of the immutable objects, built from ids alone; in `draft` also from checked names."""
+    """Keys of the immutable objects, built only from ids; in `draft` also from checked names."""
 
     @property
     def snapshots(self) -> str:
