@@ -277,8 +277,8 @@ def test_a_failed_job_tells_its_own_error_first(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"repository": "r", "function": "a:b"}, "function= says something about a dataset"),
-        ({"repository": "r", "at": {"time": "x"}}, "at= says something about a dataset"),
+        ({"repository": "r", "function": "a:b"}, "function= needs a dataset"),
+        ({"repository": "r", "at": {"time": "x"}}, "at= needs a dataset"),
         ({"dataset": WEATHER, "function": "a:b"}, "at= must say where along 'time'"),
         ({"dataset": WEATHER, "at": {}, "function": "a:b", "writes": [{}]}, "either function="),
         ({"dataset": WEATHER, "at": {}, "function": "a:b", "variables": ["u"]}, "'u'.*'t2m'"),
