@@ -220,9 +220,8 @@ def with_job(function: Callable[..., Any]) -> Callable[..., Any]:
     wanted = [name for name in INJECTED if name in signature.parameters]
     if "job" not in wanted:
         raise TypeError(
-            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could "
-            "not write "
-            "anything: add the parameter"
+            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could not "
+            "write anything: add the parameter"
         )
     kept = [one for name, one in signature.parameters.items() if name not in INJECTED]
     reduced = signature.replace(parameters=kept)

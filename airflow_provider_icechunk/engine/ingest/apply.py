@@ -211,8 +211,7 @@ def _loaded(dataset: Any, source: ForeignFile, name: str) -> NDArray[Any]:
     if dataset.size * dataset.dtype.itemsize > MOST_LOADED:
         raise InvalidInputError(
             f"{source.location}: {name!r} has more than {MOST_LOADED >> 20} MiB, too much to "
-            "copy; use "
-            "`load` to name the variables to copy"
+            "copy; use `load` to name the variables to copy"
         )
     return np.asarray(dataset[()])
 
@@ -237,8 +236,7 @@ def _first(plan: VirtualPlan, known: Mapping[str, zarr.Array[Any] | None]) -> in
     if len(set(ends.values())) > 1:
         raise InvalidInputError(
             f"the arrays end at different places along the dimension: {ends}; set `start` to "
-            "where the "
-            "files belong"
+            "where the files belong"
         )
     return int(next(iter(ends.values())))
 
@@ -327,9 +325,8 @@ def _write_values(
             node[...] = values[0]
         elif np.asarray(node[...]).tobytes() != values[0].tobytes():
             raise InvalidInputError(
-                f"{headers[0].source.location}: the values of {array.name!r} differ from "
-                "those of the "
-                f"array {array.path!r}"
+                f"{headers[0].source.location}: the values of {array.name!r} differ from those of "
+                f"the array {array.path!r}"
             )
         return
     place = [slice(None)] * node.ndim

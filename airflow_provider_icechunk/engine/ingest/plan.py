@@ -143,9 +143,8 @@ def make_plan(headers: Sequence[FileHeader], choice: Choice) -> VirtualPlan:
     growing = [one for one in arrays if one.axis is not None]
     if not growing:
         raise InvalidInputError(
-            f"{first.source.location}: no selected variable has the dimension "
-            f"{choice.along!r}; their "
-            f"dimensions are {_all_dimensions(first)}"
+            f"{first.source.location}: no selected variable has the dimension {choice.along!r}; "
+            f"their dimensions are {_all_dimensions(first)}"
         )
     lengths = []
     for header in headers:
@@ -163,9 +162,8 @@ def _names(first: FileHeader, choice: Choice) -> list[str]:
     for name in (*wanted, *(choice.load or ())):
         if name not in first.variables:
             raise InvalidInputError(
-                f"{first.source.location}: there is no variable {name!r} among those "
-                "selected; choose "
-                f"from {sorted(first.variables)}"
+                f"{first.source.location}: there is no variable {name!r} among those selected; "
+                f"choose from {sorted(first.variables)}"
             )
     return wanted
 
