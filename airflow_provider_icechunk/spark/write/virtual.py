@@ -1,6 +1,6 @@
 """Many HDF5 and NetCDF4 files as virtual references: a pass over headers, a plan, one commit.
 
-No values move, but those of small coordinates. Executors read headers and the files' own index of
+Only the values of small coordinates are copied. Executors read headers and the files' own index of
 chunks; what comes back are columns of locations, offsets, lengths and checksums.
 """
 
@@ -78,8 +78,8 @@ def ingest_virtual(
 ) -> JobResult:
     """Refer to the chunks of many files, one file after the other, and commit once.
 
-    The repository has to declare a virtual chunk container that covers the files, and to be opened
-    with the right to read it.
+    The repository must declare a virtual chunk container that covers the files, and be opened with
+    access to it.
 
     :param files: absolute paths or URLs, in the order of the data.
     :param variables: names in the files, or names and the paths of arrays; by default all.
@@ -127,7 +127,7 @@ class VirtualWork:
         self._applied: AppliedPlan | None = None
 
     def prepare(self, session: Session) -> None:
-        """Create the arrays or let them grow."""
+        """Create or extend the arrays."""
         self._applied = apply_plan(session, self._plan, self._headers, start=self._start)
 
     def writer(self, view: Session, at_once: int) -> ReferenceWriter:
@@ -154,7 +154,7 @@ class ReferenceWriter:
 
     @property
     def names(self) -> list[str]:
-        """What each task refers to, as a name."""
+        """The name of what each task refers to."""
         digest = self.plan.digest
         return [
             f"virtual-{digest}-{self.applied.first}-{part.start}-{part.stop}" for part in self.files
@@ -164,7 +164,7 @@ class ReferenceWriter:
 def scan_headers(
     spark: SparkSession, session: Session | ForkSession, files: tuple[str, ...], choice: Choice
 ) -> list[FileHeader]:
-    """Read the headers of all files on executors. `session` travels, and so has to be read-only."""
+    """Read the headers of all files on executors. `session` is pickled, so it must be read-only."""
     if not files:
         raise InvalidInputError("there are no files to ingest")
     parts = min(len(files), 4 * cores(spark))
