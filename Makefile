@@ -37,7 +37,7 @@ help: ## list these targets
 demo: setup ## the tour: Airflow and Spark on this machine, from an empty folder to a picture
 	@$(RUN) $(BIN)/python -m tools.demo $(ARGS)
 
-demo-ui: setup ## Airflow's web page with the example DAGs and their connections; Ctrl-C ends it
+demo-ui: setup ## Airflow's web interface with the example DAGs and their connections; Ctrl-C ends it
 	@$(RUN) $(BIN)/python -m tools.demo.ui $(ARGS)
 
 test: lint ## lint, then every test that takes seconds; ARGS=... go to pytest
@@ -48,18 +48,18 @@ test-long: setup ## the tests that take minutes
 	@$(OFFICIAL2) $(TEST_RUN) $(BIN)/python -m pytest -m long \
 		--hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
 
-test-matrix: setup ## an environment for each supported release, and docs/compatibility.md; ARGS="run ROW"
+test-matrix: setup ## test each supported release in its own environment and write docs/compatibility.md; ARGS="run ROW"
 	@$(TEST_RUN) $(BIN)/python -m tools.matrix $(ARGS)
 
 ui: ## build the page of the repository browser (needs Node 20 or newer; the result is committed)
 	@command -v npm >/dev/null 2>&1 || { echo "There is no npm: install Node 20 or newer." >&2; exit 1; }
 	@cd airflow_provider_icechunk/browser/ui && npm ci && npm run build
 
-test-ui: setup ## the page in a real browser, alone and inside of a real Airflow
+test-ui: setup ## test the browser page in a real web browser, on its own and inside Airflow
 	@$(BIN)/python -m tools.screenshots.chromium
 	@$(TEST_RUN) $(BIN)/python -m pytest -m "ui or not long" tests/browser $(ARGS)
 
-screenshots: setup ## draw the pictures of docs/browser.md again
+screenshots: setup ## take the screenshots of docs/browser.md again
 	@$(BIN)/python -m tools.screenshots.chromium
 	@$(BIN)/python -m tools.screenshots $(ARGS)
 
@@ -72,7 +72,7 @@ lint: setup ## ruff, its formatter, mypy and the import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-format: setup ## let ruff repair what it can
+format: setup ## let ruff fix what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 

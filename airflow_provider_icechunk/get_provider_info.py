@@ -126,7 +126,7 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "placeholders": {
                         "host": "my-bucket, or /data/repositories",
-                        "login": "empty to use the environment's credentials",
+                        "login": "leave empty to use the environment's credentials",
                     },
                 },
                 "conn-fields": {
@@ -141,7 +141,7 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "prefix": {
                         "label": "Prefix",
-                        "description": "Path below which repositories are found, and nowhere else.",
+                        "description": "Path of the repositories; nothing outside it is opened.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "region": {
@@ -179,12 +179,12 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "requester_pays": {
                         "label": "Requester pays",
-                        "description": "S3 - pay for the requests to a bucket of others.",
+                        "description": "S3 - pay for requests to somebody else's bucket.",
                         "schema": {"type": "boolean", "default": False},
                     },
                     "kms_key_id": {
                         "label": "KMS key",
-                        "description": "S3 - the key of AWS KMS that encrypts what is written.",
+                        "description": "S3 - the AWS KMS key that encrypts new objects.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "user_project": {
@@ -204,12 +204,12 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "account": {
                         "label": "Storage account",
-                        "description": "Azure - the account that has the container.",
+                        "description": "Azure - the account that owns the container.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "tenant_id": {
                         "label": "Tenant ID",
-                        "description": "Azure - of a service principal, with its ID and secret.",
+                        "description": "Azure - tenant of a service principal (ID and secret).",
                         "schema": {"type": ["string", "null"]},
                     },
                     "sas_token": {

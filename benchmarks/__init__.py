@@ -1,5 +1,5 @@
 """Measure this package against the official one: `python -m benchmarks --help`.
 
-Nothing here imports more than the standard library at module level where it can be helped: the
-modules also run in an environment that has the official package and nothing of this one.
+As far as possible, modules import only the standard library at the top: they also run in an
+environment with the official package and without this one.
 """

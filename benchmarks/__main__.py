@@ -34,7 +34,7 @@ from tools.seaweedfs import Account, seaweedfs
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for."""
+    """Run what the command line requests."""
     options = _parser().parse_args(arguments)
     planned = plan(
         ALL,
@@ -111,7 +111,7 @@ def _measure(planned: list[Plan], options: argparse.Namespace) -> tuple[list[Mea
         missing[OFFICIAL_2] = "no environment"
     measurements: list[Measurement] = []
     with ExitStack() as stack:
-        # No error while removing may hide the error that ended the run.
+        # An error while removing must not hide the error that ended the run.
         root = Path(
             stack.enter_context(
                 tempfile.TemporaryDirectory(
@@ -146,7 +146,7 @@ def _one(runner: Runner, planned: Plan, hours: Hours) -> list[Measurement]:
     try:
         runner.run(planned, found.append, hours)
     except RunError as error:
-        # One broken workload must not cost the results of the others.
+        # One broken workload must not lose the results of the others.
         print(error, file=sys.stderr, flush=True)
     rows = report.figure_rows(planned.workload, report.figures(found))
     print(report.aligned(report.HEADER, rows), flush=True)

@@ -1,7 +1,7 @@
 """Many people in the repository browser at once: `python -m benchmarks.browser`.
 
 Makes a repository with a long history and many arrays, serves it in a process of its own, and lets
-users click through it: each asks for a view, looks at it for a while, and asks for the next one.
+users click through it: each requests a view, looks at it for a while, and requests the next one.
 Prints how long answers took, by view, and how much memory the server had at most.
 """
 
@@ -81,7 +81,7 @@ def make(folder: Path, snapshots: int, arrays: int) -> None:
 
 def browse(address: str, seed: int, until: float, pause: float, seen: dict[str, list[float]],
            problems: list[str]) -> None:  # fmt: skip
-    """One user, until the time is over."""
+    """One user, until the time is up."""
     chosen = random.Random(seed)
     cursor: str | None = None
     while time.monotonic() < until:
@@ -146,7 +146,7 @@ def main() -> int:
 
 
 def measure(server: subprocess.Popen[str], address: str, args: argparse.Namespace) -> None:
-    """Let the users in, wait for them, and print what they saw."""
+    """Start the users, wait for them, and print the results."""
     for _ in range(100):
         try:
             urllib.request.urlopen(f"{address}api/home").close()

@@ -25,7 +25,7 @@ _PACKAGES = ("icechunk", "zarr", "numpy", "boto3")
 
 
 def main(order: dict[str, Any]) -> None:
-    """Carry out one order of the runner."""
+    """Carry out one request of the runner."""
     case = Case(
         contender=order["contender"],
         size=order["size"],
@@ -50,7 +50,7 @@ def main(order: dict[str, Any]) -> None:
 def measure(
     workload: Workload, case: Case, profile: str | None = None, counters: int | None = None
 ) -> dict[str, Any]:
-    """Set up, run with the clock on, and check the result."""
+    """Set up, run under the clock, and check the result."""
     case.import_everything(boto3=workload.deletes)
     state = workload.setup(case)
     gc.collect()

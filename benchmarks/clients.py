@@ -1,4 +1,4 @@
-"""Ways to ask a bucket, side by side: our storage, the plain boto3 client, and obstore.
+"""Ways to access a bucket, compared: our storage, the plain boto3 client, and obstore.
 
 Run from the repository root: `python -m benchmarks.clients [rounds]`. It starts a server, lets the
 contenders take turns, and prints medians with their ratio to our storage.
@@ -27,7 +27,7 @@ from benchmarks.report import aligned
 from tools.seaweedfs import Account, seaweedfs
 
 AT_ONCE = 10
-"""How many requests Zarr has under way by default."""
+"""The number of concurrent requests that Zarr makes by default."""
 CASES = {"4 KiB": (4 << 10, 400), "1 MiB": (1 << 20, 96)}
 HEADER = ("what", "contender", "median", "processor", "ours / it: time", "processor")
 
@@ -36,7 +36,7 @@ Client = tuple[Callable[[str, bytes], object], Callable[[str], object]]
 
 
 def contenders(endpoint: str) -> dict[str, Client]:
-    """Every way there is on this machine."""
+    """Every way available on this machine."""
     storage = S3Storage(
         S3Settings(
             BUCKET,

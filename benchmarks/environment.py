@@ -10,7 +10,7 @@ VARIABLE = "ICECHUNK2_PYTHON"
 
 
 def second_python() -> Path | str:
-    """The interpreter that the environment names, or a text that says why there is none.
+    """The interpreter that the environment names, or a text explaining why there is none.
 
     `make bench` names one that it finds or makes, with the same Zarr as this one.
     """

@@ -1,4 +1,4 @@
-"""What a benchmark is made of: workloads, goals, cases and measurements."""
+"""The parts of a benchmark: workloads, goals, cases and measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TITLES = {
 BUCKET = "benchmarks"
 ACCESS_KEY = "benchmark"
 SECRET_KEY = "benchmark-secret"
-"""Of the server that a run starts on loopback and removes; they open nothing else."""
+"""Credentials of the server that a run starts on loopback and removes; they open nothing else."""
 
 Place = Literal["local", "s3", "far"]
 """A disk, a bucket on loopback, or the same bucket 20 ms away."""
@@ -38,7 +38,7 @@ Measure = Literal["seconds", "peak_bytes"]
 
 
 class SkippedError(Exception):
-    """The contender cannot do this; the text says why."""
+    """The contender cannot do this; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the contender is this package, in whatever setting."""
+        """Whether the contender is this package, in any setting."""
         return self.contender in (OURS, OURS_UNSYNCED)
 
     @property
@@ -154,7 +154,7 @@ class Workload:
 
     name: str
     title: str
-    """With `{size}` where the size belongs."""
+    """With `{size}` as a placeholder for the size."""
     sizes: tuple[int, int, int]
     """Growing; goals are stated for the last."""
     quick: int = 1
@@ -169,13 +169,13 @@ class Workload:
     """Runs untimed in the measured process and makes the state for `run`."""
     run: Callable[[Case, Any], Any]
     check: Callable[[Case, Any, Any], None] = unchecked
-    """Raises if the result is wrong: nobody is fast by doing something else."""
+    """Raises if the result is wrong, so that no contender is fast by doing something else."""
     deletes: bool = False
     """Whether `run` deletes many objects of a bucket, for which ours imports boto3."""
     prepared_by: str | None = None
     """The contender that prepares for all of them, if not each for itself."""
     repeatable: bool = False
-    """Whether what `prepare` made can be measured again and again."""
+    """Whether the result of `prepare` can be measured repeatedly."""
     contenders: tuple[str, ...] = (OURS, OFFICIAL_1, OFFICIAL_2)
 
     def titled(self, size: int) -> str:

@@ -79,7 +79,7 @@ class _Side(asyncio.Protocol):
             self.transport.pause_reading()
 
     def passes(self, data: bytes) -> None:
-        """Look at what was sent."""
+        """Examine what was sent."""
 
     def arrives(self) -> None:
         """Bytes from this side reach the other one."""
@@ -200,7 +200,7 @@ def proxy(endpoint: str, *, delay: float = ONE_WAY) -> Iterator[Far]:
 
 
 def taken(counters: int) -> dict[str, int]:
-    """Requests and their depth since this was last asked."""
+    """Requests and their depth since the last call."""
     with (
         socket.create_connection(("127.0.0.1", counters)) as connection,
         connection.makefile("rb") as answer,

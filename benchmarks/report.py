@@ -24,7 +24,7 @@ from benchmarks.model import (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one contender needed for one workload at one size, over all rounds."""
+    """The results of one contender for one workload at one size, over all rounds."""
 
     contender: str
     size: int
@@ -291,7 +291,7 @@ def _behind(workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], 
 
 
 def uneven(versions: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What others than the contenders differ in, which would be measured along with them."""
+    """Differences other than the contenders, which would affect the measurements."""
     found = []
     for package in ("zarr", "numpy"):
         texts = {TITLES[who]: named[package] for who, named in versions.items() if package in named}

@@ -22,7 +22,7 @@ _BRIEF = 1.0
 
 
 class RunError(Exception):
-    """A measured process failed; the text ends with what it printed."""
+    """A measured process failed; the message ends with its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def plan(
 ) -> list[Plan]:
     """What a run measures: everything at two sizes, or one size once.
 
-    Unless `rounds` says how often: once, and up to five times while there is time. A thorough run
+    Unless `rounds` sets the number: once, and up to five times while there is time. A thorough run
     has three sizes and three rounds, and nine of brief workloads that need no new preparation.
     """
     chosen = [w for w in workloads if not only or any(name in w.name for name in only)]
@@ -97,7 +97,7 @@ class Hours:
 
 @dataclass(slots=True)
 class Runner:
-    """Starts measured processes and collects what they answer."""
+    """Starts measured processes and collects their results."""
 
     interpreters: Mapping[str, str]
     """Which Python runs a contender; one without is skipped."""
@@ -139,7 +139,7 @@ class Runner:
         return found
 
     def fresh(self, workload: Workload, contender: str, size: int) -> dict[str, object]:
-        """An order for a place that nobody has used."""
+        """A request for an unused place."""
         name = f"{workload.name}-{size}-{contender}-{next(self._numbers)}"
         folder = self.folder / name
         folder.mkdir()
@@ -161,7 +161,7 @@ class Runner:
         return self.far.endpoint if place == "far" and self.far else self.endpoint
 
     def start(self, order: Mapping[str, object], phase: str) -> dict[str, object]:
-        """Run one process to its end and return its answer."""
+        """Run one process to its end and return its result."""
         contender = str(order["contender"])
         command = [self.interpreters[contender], "-m", "benchmarks.child"]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Run the measurements on Spark in processes of their own, and tell what they found."""
+"""Run the measurements on Spark in processes of their own, and report the results."""
 
 from __future__ import annotations
 

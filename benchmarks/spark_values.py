@@ -1,4 +1,4 @@
-"""What the tasks of the Spark benchmark write: made once, so that writing is what is measured."""
+"""The values that the Spark benchmark writes: created once, so that only writing is measured."""
 
 from __future__ import annotations
 

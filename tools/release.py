@@ -1,4 +1,4 @@
-"""Build what is released, and check all of it: everything but the upload.
+"""Build the release files and check them: everything but the upload.
 
 Built twice from the same source, to see that the bytes are the same. `SOURCE_DATE_EPOCH` comes from
 `provider.yaml`, so that a file built years later is the same too.

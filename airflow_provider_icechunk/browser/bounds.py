@@ -131,9 +131,8 @@ class BoundedStorage(ObservedStorage):
 
 def _too_much(what: str) -> StorageError:
     return StorageError(
-        f"this page would take more than {what}, the limit for one request: request less at "
-        "once, or use "
-        "the command line",
+        f"this page would take more than {what}, the limit for one request: request less at once, "
+        "or use the command line",
         kind=Kind.LIMIT_EXCEEDED,
     )
 

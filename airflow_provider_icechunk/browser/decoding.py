@@ -183,9 +183,8 @@ def _guard(codecs: Iterable[Codec]) -> Iterable[Codec]:
             yield SizeGuard(name)
         elif name not in _KEEP_SIZE:
             raise UnsupportedError(
-                f"chunks with the codec {name[:100]!r} are not decoded for a web page, "
-                "because their "
-                "unpacked size is unknown: use Xarray"
+                f"chunks with the codec {name[:100]!r} are not decoded for a web page, because "
+                "their unpacked size is unknown: use Xarray"
             )
 
 

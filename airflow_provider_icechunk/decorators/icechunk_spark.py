@@ -150,8 +150,7 @@ def with_job(function: Callable[..., Any]) -> Callable[..., Any]:
     wanted = [name for name in INJECTED if name in signature.parameters]
     if "job" not in wanted:
         raise TypeError(
-            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could "
-            "not write "
-            "anything: add the parameter"
+            f"{getattr(function, '__name__', function)} has no parameter `job`, so it could not "
+            "write anything: add the parameter"
         )
     return without(function, INJECTED, wanted)

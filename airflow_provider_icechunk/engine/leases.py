@@ -414,9 +414,8 @@ class Leasehold:
             if self._is_safe():
                 return
         raise SessionError(
-            f"this process is too slow to keep a lease in {self._storage.location}: each "
-            "attempt took "
-            f"longer than {LIFE / 2}"
+            f"this process is too slow to keep a lease in {self._storage.location}: each attempt "
+            f"took longer than {LIFE / 2}"
         )
 
     def _is_safe(self) -> bool:

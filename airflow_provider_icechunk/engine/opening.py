@@ -82,9 +82,8 @@ def check_newest(storage: Storage, generation: Generation) -> None:
     if found is not generation:
         raise MaintenanceError(
             f"{storage.location} was opened as a repository of generation `{generation}` and is "
-            f"now {'gone' if found is None else f'one of generation `{found}`'}: open it "
-            "again. Nothing "
-            "else was changed or deleted"
+            f"now {'gone' if found is None else f'one of generation `{found}`'}: open it again. "
+            "Nothing else was changed or deleted"
         )
 
 

@@ -383,8 +383,7 @@ def _check_short_form(
         if wrong:
             raise InvalidInputError(
                 f"{wrong[0]}= needs a dataset: pass dataset= as well, or name functions and "
-                "regions in "
-                "writes="
+                "regions in writes="
             )
         return
     if function is not None and writes:

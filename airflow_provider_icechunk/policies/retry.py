@@ -51,9 +51,8 @@ def icechunk_retry_policy(
     """
     if not has_retry_policies():
         warnings.warn(
-            f"Airflow {airflow_version()} has no retry policies (3.3 and later have): "
-            "permanent errors "
-            "are retried too. Decorate task functions with fail_on_permanent_errors",
+            f"Airflow {airflow_version()} has no retry policies (3.3 and later have): permanent "
+            "errors are retried too. Decorate task functions with fail_on_permanent_errors",
             stacklevel=2,
         )
         # Only `default_args` takes it there, and ignores it.

@@ -40,10 +40,9 @@ def refuse_mixture() -> None:
         told = " and ".join(f"{name} {release}" for name, release in found.items())
         newest = max(found.values(), key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
         raise UnsupportedError(
-            f"{told} install into the same folder, and each has overwritten files of the "
-            "other: install "
-            "both in the release of the cluster: pip install "
-            f"--force-reinstall --no-deps pyspark=={newest} pyspark-client=={newest}"
+            f"{told} install into the same folder, and each has overwritten files of the other: "
+            "install both in the release of the cluster: pip install --force-reinstall --no-deps "
+            f"pyspark=={newest} pyspark-client=={newest}"
         )
 
 

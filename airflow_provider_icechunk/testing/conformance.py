@@ -1,4 +1,4 @@
-"""What every storage promises, as tests for pytest.
+"""The guarantees of every storage, as tests for pytest.
 
 A back end subclasses `StorageSuite` in a test file and overrides the fixture `storage`:
 
@@ -78,13 +78,13 @@ class StorageSuite:
     increments = 4
     """Increments of each racing thread."""
     lists_in_key_order = True
-    """Whether a scan of everything is in the order of whole keys, and not only complete."""
+    """Whether a complete scan is also in the order of whole keys."""
     many = 60
     """Objects of the paging test; more than one page."""
 
     @pytest.fixture
     def storage(self) -> Storage:
-        """A new storage with nothing in it; every back end overrides this."""
+        """A new, empty storage; every back end overrides this."""
         raise NotImplementedError
 
     def test_is_a_storage_with_a_location(self, storage: Storage) -> None:
@@ -370,7 +370,7 @@ class StorageSuite:
 
 
 def add_one(storage: Storage, key: str) -> None:
-    """Add one to the number under `key`, however many others do the same."""
+    """Add one to the number under `key`, even if many others do the same."""
     while True:
         found = storage.get(key)
         assert found is not None

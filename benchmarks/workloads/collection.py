@@ -1,4 +1,4 @@
-"""Garbage collection of chunk files that nothing names."""
+"""Garbage collection of unreferenced chunk files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY = 86_400
 
 
 def _garbage(case: Case) -> None:
-    """A repository with one commit, and files with chunk names beside it, a day old."""
+    """A repository with one commit, and unreferenced chunk files that are a day old."""
     session = case.create().writable_session("main")
     make_array(session.store, 4, 4096)[:] = noise(4 * 4096)
     session.commit("data")

@@ -1,4 +1,4 @@
-"""Commits: many in a row, one that has to be moved over others, one with many new arrays."""
+"""Commits: many in a row, one that must be rebased over others, one with many new arrays."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _create(case: Case) -> None:
 
 
 def _write(case: Case, day: int, values: Any) -> None:
-    """What one run does: open, grow, write, commit."""
+    """One run: open, grow, write, commit."""
     session = case.open().writable_session("main")
     array = open_array(session.store, mode="r+")
     if array.shape[0] <= day:
@@ -69,7 +69,7 @@ Writers = list[tuple[BaseProcess, Connection]]
 
 
 def _setup(case: Case) -> Writers | Any:
-    """Ours: processes that wait for a word. The official package: what it writes."""
+    """Ours: processes that wait for a signal. The official package: what it writes."""
     _create(case)
     if not case.is_ours:
         return _values()

@@ -1,7 +1,8 @@
-"""What people do with a bucket that answers after 20 ms. Everybody writes generation `1`.
+"""Typical work on a bucket that answers after 20 ms.
 
-Here requests count, and how many of them wait for each other. Arrays are read from files that the
-official package wrote, a chunk each, and from packed ones that this package wrote.
+Every contender writes generation `1`. What matters here is the number of requests, and how many of
+them wait for each other. Arrays are read from files that the official package wrote, a chunk each,
+and from packed ones that this package wrote.
 """
 
 from __future__ import annotations

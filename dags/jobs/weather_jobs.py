@@ -1,6 +1,6 @@
 """The functions of the example `icechunk_own_function`: they run on Spark's executors.
 
-They know nothing of Spark or of a repository: a region comes in, an array goes out.
+They depend on neither Spark nor a repository: they take a region and return an array.
 """
 
 from __future__ import annotations

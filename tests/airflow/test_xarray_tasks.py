@@ -336,15 +336,15 @@ def test_a_cleared_run_writes_its_place_again(folder: Path) -> None:
         (xr.Dataset({"t2m": ("x", [1.0])}), "'t2m' has the dimensions 'time', 'x', declared are"),
         (
             xr.Dataset({"t2m": ("latitude", [1.0, 2, 3])}, {"latitude": [88, 89, 90]}),
-            "the labels 88, 89, 90 along 'latitude', and this run belongs at 90, 89, 88",
+            "the labels 88, 89, 90 along 'latitude', but this run belongs at 90, 89, 88",
         ),
         (
             days(2).rename(x="latitude")[["t2m"]],
-            "2 steps along 'time', and this run has 1: 2026-01-02",
+            "2 steps along 'time', but this run has 1: 2026-01-02",
         ),
         (
             days(1).rename(x="latitude")[["t2m"]].drop_vars("latitude"),
-            "the labels 2026-01-01 00:00:00 along 'time', and this run belongs at 2026-01-02",
+            "the labels 2026-01-01 00:00:00 along 'time', but this run belongs at 2026-01-02",
         ),
         (xr.Dataset({"t2m": ("latitude", [1j, 2, 3])}), "holds complex128, declared as float32"),
         (xr.Dataset(), "has no variables"),

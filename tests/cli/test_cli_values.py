@@ -59,7 +59,7 @@ def test_cat_refuses_what_it_cannot_show(command: Command, place: Path) -> None:
     ("text", "message"),
     [
         ("0, 1, 2", "3 dimensions, but the array has 2"),
-        ("3", "position 3 is outside of a dimension of 3"),
+        ("3", "position 3 is outside a dimension of length 3"),
         ("x", "'x' is neither a position nor a range"),
         ("0:1:2", "neither a position nor a range"),
     ],

@@ -128,13 +128,13 @@ def test_a_dimension_that_is_chosen_twice_is_refused() -> None:
 
 @pytest.mark.parametrize("part", [(2, 9), (-1, 2), (3, 2), 5, slice(0, 6), -1])
 def test_a_part_beyond_the_array_is_refused_instead_of_cut(part: Any) -> None:
-    with pytest.raises(InvalidInputError, match="do not lie in dimension 'x' of 5"):
+    with pytest.raises(InvalidInputError, match="are outside dimension 'x' of length 5"):
         span_of(part, "x", 5)
 
 
 @pytest.mark.parametrize("part", ["0", 1.5, (1,), (1, 2, 3), (0, 1.5), None, slice(0, 4, 2), {}])
 def test_a_part_that_is_not_one_is_refused(part: Any) -> None:
-    with pytest.raises(InvalidInputError, match="not a part of dimension 'x'"):
+    with pytest.raises(InvalidInputError, match="not a range of dimension 'x'"):
         span_of(part, "x", 5)
 
 

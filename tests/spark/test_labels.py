@@ -176,7 +176,7 @@ def test_a_bound_that_cannot_be_compared_is_refused_in_words(
 @pytest.mark.parametrize("bounds", ["ab", "a", 1, None, (1,), (1, 2, 3), {1: 2}, slice(1, 2)])
 def test_bounds_that_are_not_a_pair_are_refused(bounds: Any) -> None:
     for values in (np.array(["a", "b"]), np.array([1, 2])):
-        with pytest.raises(InvalidInputError, match="does not select a part of 'x'"):
+        with pytest.raises(InvalidInputError, match="does not select a range of 'x'"):
             span_between("x", values, bounds)
 
 

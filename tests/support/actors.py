@@ -1,4 +1,6 @@
-"""Those who take turns on a repository: this package, and the official library of both versions."""
+"""The actors that take turns on a repository: this package, and both versions of the official
+library.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class Worker:
         )
 
     def __call__(self, folder: Path, action: str, **arguments: Any) -> Any:
-        """Let it do something."""
+        """Make it do something."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -1,4 +1,4 @@
-"""What an operator sees of Airflow when a test calls its `execute` itself."""
+"""The Airflow context of an operator when a test calls its `execute` directly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def retried(context: Any) -> dict[str, Any]:
 
 
 def cleared(context: Any, *, retries: int = RETRIES) -> dict[str, Any]:
-    """The same task after somebody cleared it: Airflow lets it try as often again."""
+    """The same task after it was cleared: Airflow allows it as many attempts again."""
     ti = context["ti"]
     return make_context(
         ti.task_id,

@@ -1,4 +1,4 @@
-"""Questions whose answers differ in silence if they differ at all; asked of either library.
+"""Calls whose results would differ silently, made to either library.
 
 Run by the interpreter of official 2.x, and imported for ours. The answers are plain JSON values.
 """

@@ -39,7 +39,7 @@ def put(session: Session, path: str, index: Index, data: bytes) -> None:
 def contents(session: Session) -> dict[str, object]:
     """Everything a reader of the session can see: documents, and the bytes of every chunk.
 
-    Documents are compared as what they say: early generations keep them taken apart.
+    Documents are compared by content: early generations store them in parts.
     """
     from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
 

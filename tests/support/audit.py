@@ -1,7 +1,7 @@
-"""An independent look at the bytes of a repository in format `1`.
+"""An independent audit of the bytes of a repository in generation `1`.
 
-Reads FlatBuffers with the plain `flatbuffers` package, not with the project's codec, and holds
-every file to the rules whose breach makes official readers lose data in silence.
+Reads FlatBuffers with the plain `flatbuffers` package, not with the project's codec, and checks
+every file against the rules whose violation makes official readers lose data silently.
 """
 
 from __future__ import annotations
@@ -236,5 +236,5 @@ class Auditor:
 
 
 def audit(storage: Storage) -> int:
-    """Hold every reachable file to the rules; returns the number of snapshots."""
+    """Check every reachable file against the rules; returns the number of snapshots."""
     return Auditor(storage).everything()

@@ -1,4 +1,4 @@
-"""A server between a client and an S3 server: notes what is asked, and can spoil the answers."""
+"""A server between a client and an S3 server: records requests, and can corrupt responses."""
 
 from __future__ import annotations
 

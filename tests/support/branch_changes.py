@@ -1,4 +1,4 @@
-"""Commits for those who wait for them."""
+"""Commits for tests that wait for them."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""What tests of the command line hand around."""
+"""Values shared by the tests of the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said."""
+    """The output of a command."""
 
     code: int
     out: str

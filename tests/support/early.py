@@ -1,4 +1,6 @@
-"""Values of the two oldest generations, and one story that every generation must tell alike."""
+"""Values of the two oldest generations, and one scenario that must give the same in every
+generation.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Repositories that the original software wrote, and what they must contain.
 
-They live in a folder beside the project (`../shared/fixtures`) or where `ICECHUNK_FIXTURES` says;
-tests that need them are skipped when there is none.
+They are in a folder next to the project (`../shared/fixtures`) or where `ICECHUNK_FIXTURES` says;
+tests that need them are skipped without it.
 """
 
 from __future__ import annotations

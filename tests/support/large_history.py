@@ -1,4 +1,4 @@
-"""A repository with a history and a tree that no person would scroll through."""
+"""A repository with a very long history and a very large tree."""
 
 from __future__ import annotations
 

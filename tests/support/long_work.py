@@ -1,4 +1,4 @@
-"""Long work in a repository with one array: how it is begun, and what it leaves."""
+"""Long work in a repository with one array: how it starts, and what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server between clients and a store that loses requests or their answers as told."""
+"""A server between clients and a store that loses requests or their responses on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     PASSES = "it is carried out and answered"
     LOSES_ANSWER = "it is carried out, and the connection breaks before the answer"

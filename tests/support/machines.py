@@ -1,4 +1,4 @@
-"""State machines that do the same with our engine and with the official library, and compare.
+"""State machines that run the same steps with our engine and the official library, and compare.
 
 Both have the same names, so an *actor* is just the module and a repository opened by it.
 """

@@ -1,4 +1,4 @@
-"""Repositories that have been lived in, clocks that tests own, and storages that interrupt."""
+"""Repositories with a history, clocks that tests control, and storages that interrupt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 UNPACKED = Packing(below=0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
-"""What the suites of the engine run for."""
+"""The generations for which the engine's suites run."""
 STEPS = {"1": 1, "2": 3, "alpha": 3, "alpha1": 3, "draft": 5}
 """Try every n-th call: all of them in the generation that is used most, the others in long runs."""
 CRASHES = [
@@ -39,7 +39,7 @@ WITHOUT_LOGS = ("alpha1", "draft")
 
 
 class Clock:
-    """A time that passes only when told to."""
+    """A clock that advances only on request."""
 
     def __init__(self, now: datetime = START) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""What a repository shows of itself, so that two generations of it can be compared."""
+"""The visible state of a repository, so that two generations of it can be compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_icechunk.engine.storage.memory import MemoryStorage
 
 @dataclass(frozen=True)
 class Portrait:
-    """Everything that a reader can find out."""
+    """Everything visible to a reader."""
 
     branches: Mapping[str, list[str]]
     """Names and histories by id, newest first."""

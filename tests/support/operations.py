@@ -1,4 +1,4 @@
-"""Random small transactions on one small tree, told by path, so that they can be replayed."""
+"""Random small transactions on one small tree, expressed by path, so that they can be replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places for repositories, of every kind, reached by this package and by the official one."""
+"""Locations for repositories, of every kind, accessible to this package and the official one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs that the simulator has to find: each breaks one rule, as a small change would."""
+"""Bugs that the simulator must find: each breaks one rule, as a small change would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that remembers what was written and what was synced, and shows what a power loss leaves.
+"""A disk that records what was written and what was synced, and simulates a power loss.
 
 Everything that a local storage asks of the operating system is recorded while it happens. After any
 number of those steps the power can go: what was not synced is there, gone, or torn, as a file

@@ -1,9 +1,8 @@
 """The protocol of writers, expiry, collection and leases, small enough to try every order of steps.
 
 Objects are swapped or put one at a time, time passes in ticks between any two steps, and every
-state that can be reached is looked at, breadth first. What is modelled is the order of reads and
-writes that `engine/leases.py`, `engine/commit/commit.py` and `engine/maintenance/` keep, not their
-code.
+reachable state is checked, breadth first. What is modelled is the order of reads and writes that
+`engine/leases.py`, `engine/commit/commit.py` and `engine/maintenance/` keep, not their code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every class that the provider tells Airflow about, so that no test forgets a new one."""
+"""Every class that the provider registers with Airflow, so that no test misses a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage that remembers what was written and what was asked of it."""
+"""A storage that records writes and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that commit, each in its own way, and what is seen of them."""
+"""Tasks that commit, each in its own way, and their visible results."""
 
 from __future__ import annotations
 

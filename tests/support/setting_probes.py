@@ -1,4 +1,4 @@
-"""One observation for each setting of a repository: what is different with another value."""
+"""One observation per setting of a repository: what differs with another value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A storage back end as somebody else would write it: objects are rows of an SQLite file."""
+"""A storage back end as a third party would write it: objects are rows of an SQLite file."""
 
 from __future__ import annotations
 

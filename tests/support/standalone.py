@@ -1,4 +1,4 @@
-"""A whole Airflow with a real scheduler and triggerer, spoken to through its REST interface."""
+"""A complete Airflow with a real scheduler and triggerer, controlled through its REST API."""
 
 from __future__ import annotations
 

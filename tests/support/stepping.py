@@ -1,4 +1,4 @@
-"""Actors that share a storage and go on call by call, so that every interleaving can be tried."""
+"""Actors that share a storage and advance call by call, to test every interleaving."""
 
 from __future__ import annotations
 

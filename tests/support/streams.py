@@ -1,4 +1,4 @@
-"""Batches and changes of streams without Spark: what its driver and tasks call, called by hand."""
+"""Batches and changes of streams without Spark: the calls of its driver and tasks, made by hand."""
 
 from pathlib import Path
 from typing import Any

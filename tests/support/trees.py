@@ -1,4 +1,4 @@
-"""What a session holds, as plain values that can be compared: by our engine or the official one."""
+"""The contents of a session, as plain comparable values: from our engine or the official one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one actor does in its turn on a repository, with whichever library it has.
+"""The actions of one actor in its turn on a repository, with whichever library it has.
 
 The official library of version 2 cannot live in one interpreter with version 1: run as a script by
 its interpreter, this module reads one request per line and answers with one line of JSON each.

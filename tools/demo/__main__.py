@@ -1,4 +1,4 @@
-"""Run the tour and print it line by line; say what to do when a step fails."""
+"""Run the tour and report each step; if one fails, say what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEPS = 6
 
 @contextmanager
 def step(number: int, title: str) -> Iterator[None]:
-    """A step with its title before and its time after."""
+    """Print a step's title before it and its duration after."""
     began = time.monotonic()
     print(f"\n[{number}/{_STEPS}] {title}", flush=True)
     yield
@@ -37,7 +37,7 @@ def step(number: int, title: str) -> Iterator[None]:
 
 
 def tour() -> None:
-    """All steps; whatever they started ends with them."""
+    """All steps; everything they start ends with them."""
     env = environment(os.environ, HOMES[0])
     check_tools(env)
     steps.start_over()
@@ -68,7 +68,9 @@ def tour() -> None:
 
 
 def start_airflows(stack: ExitStack) -> list[AirflowProcess]:
-    """All of them; the first makes tables, which takes long, and the others get copies."""
+    """Start all of them; the first creates the database, which takes long, and the others get
+    copies.
+    """
     made: list[AirflowProcess] = []
     for home in HOMES:
         if made:

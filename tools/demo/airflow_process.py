@@ -1,4 +1,4 @@
-"""An Airflow in a process of its own that runs Dags when it is asked to."""
+"""An Airflow in a process of its own that runs DAGs on request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tools.demo.settings import DEMO, TourError
 from tools.demo.worker import MARK
 
 LONGEST = 600
-"""Seconds after which a run without an end is given up."""
+"""Seconds after which an unfinished run is abandoned."""
 
 _TAIL = 25
 
 
 class AirflowProcess:
-    """Send it requests, follow what it says. Its whole output is kept in a file."""
+    """Send it requests and follow its output, which is kept in full in a file."""
 
     def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self.name = name
@@ -48,11 +48,11 @@ class AirflowProcess:
         self._reader.start()
 
     def wait_until_ready(self) -> None:
-        """Until the tables are there."""
+        """Wait until the database is ready."""
         self._follow(lambda _: False, what="preparing its tables")
 
     def begin(self, dag_id: str, *, date: str | None = None, **conf: Any) -> None:
-        """Ask for a run, of a logical date if one is given; `finish` waits for its end."""
+        """Request a run, for a logical date if given; `finish` waits for its end."""
         self._send(dag_id, date=date, conf=conf)
 
     def _send(self, dag_id: str, **request: Any) -> None:
@@ -68,7 +68,7 @@ class AirflowProcess:
         self._follow(lambda line: text in line, what=f"waiting for “{text}”")
 
     def finish(self) -> dict[str, Any]:
-        """Print progress until the run has ended; what its tasks returned, by task."""
+        """Print progress until the run has ended; returns the results of its tasks, by task."""
         answer = self._follow(lambda _: False, what="running a Dag")
         assert answer is not None
         if answer["state"] != "success":
@@ -78,7 +78,7 @@ class AirflowProcess:
         return results
 
     def run(self, dag_id: str, **conf: Any) -> dict[str, Any]:
-        """Run a Dag from its begin to its end."""
+        """Run a DAG from start to end."""
         self.begin(dag_id, **conf)
         return self.finish()
 
@@ -88,7 +88,7 @@ class AirflowProcess:
         return self.finish()
 
     def stop(self) -> None:
-        """End it and all that it started."""
+        """End it and everything it started."""
         if self._process.poll() is None:
             self._kill(signal.SIGTERM)
             try:
@@ -114,7 +114,7 @@ class AirflowProcess:
         self._lines.put(None)
 
     def _follow(self, enough: Callable[[str], bool], *, what: str) -> dict[str, Any] | None:
-        """Print what is telling until an answer comes, which is returned, or until it is enough."""
+        """Print progress until there is a reply, which is returned, or until a condition holds."""
         until = time.monotonic() + LONGEST
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What is there at the end: the history, the tree, what others read, and how to go on."""
+"""The end of the tour: the history, the tree, what others read, and how to go on."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def show(folder: Path) -> None:
 def compare_with_official(
     repository: Repository, folder: Path, expected: Mapping[int, NDArray[np.float32]]
 ) -> None:
-    """Open the same folder with the official library, where it is installed, and compare.
+    """Open the same folder with the official library, if it is installed, and compare.
 
-    :param expected: the files that came in, by day.
+    :param expected: the input files, by day.
     """
     if find_spec("icechunk") is None:
         print("\nThe official `icechunk` is not installed here: nothing to compare with.")
@@ -46,7 +46,7 @@ def compare_with_official(
     for day, values in expected.items():
         if not np.array_equal(np.asarray(field[day]), values):
             raise TourError(f"The official library reads other values of day {day}.")
-    print(f"  {len(expected)} days, each equal to the file that came in")
+    print(f"  {len(expected)} days, each equal to its input file")
     for name in ("temperature", "time", "week_mean"):
         left, right = (
             np.asarray(zarr.open_array(one.readonly_session("main").store, path=name, mode="r")[:])
@@ -78,7 +78,7 @@ The picture is {picture}.
 
 
 def check_with_xarray(repository: Repository) -> str:
-    """What Xarray makes of the head of `main`, in one line."""
+    """The head of `main` as Xarray shows it, in one line."""
     import xarray
 
     session = repository.readonly_session("main")

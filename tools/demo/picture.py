@@ -25,7 +25,7 @@ def read_field(session: Session, *, day: int) -> Field:
 
 
 def read_place(session: Session) -> Field:
-    """One cell on every day; days that are not there yet have no value."""
+    """One cell on every day; missing days have no value."""
     array = zarr.open_array(session.store, path="temperature", mode="r")
     values = np.asarray(array[:, PLACE[0], PLACE[1]])
     return np.where(values == 0, np.float32("nan"), values)

@@ -1,4 +1,4 @@
-"""The few lines of Airflow's and Spark's output that say how far a run is. Pure."""
+"""The few lines of Airflow's and Spark's output that show progress. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS = {
 
 
 def telling(line: str) -> str | None:
-    """What to show of a line of output, if it says how far the run is."""
+    """The part of a line of output to show, if it shows progress."""
     found = _TELLING.search(line)
     if found is None:
         return None

@@ -30,11 +30,11 @@ _TOOLS = {
 
 
 class TourError(Exception):
-    """A step failed; the text says which, and what to do."""
+    """A step failed; the message says which one, and what to do."""
 
 
 def environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Settings for an Airflow whose files are in `home`, on top of what the Makefile set."""
+    """Settings for an Airflow whose files are in `home`, in addition to the Makefile's."""
     settings = {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
@@ -55,7 +55,7 @@ def environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
 
 
 def make_home(home: Path, dags: Sequence[Path]) -> None:
-    """A folder for an Airflow, with the Dags it has to know; its tables are kept from last time."""
+    """A folder for an Airflow, with the DAGs it needs; its database is kept from the last run."""
     shutil.rmtree(home / "dags", ignore_errors=True)
     (home / "dags").mkdir(parents=True)
     for file in dags:
@@ -63,7 +63,7 @@ def make_home(home: Path, dags: Sequence[Path]) -> None:
 
 
 def copy_tables(source: Path, target: Path) -> None:
-    """Give one Airflow the tables that another one has just made, in the place of its own."""
+    """Give one Airflow the database that another one has just created."""
     for file in target.glob("airflow.db*"):
         file.unlink()
     with (
@@ -74,7 +74,7 @@ def copy_tables(source: Path, target: Path) -> None:
 
 
 def check_tools(env: Mapping[str, str]) -> None:
-    """Refuse to begin without what the run needs, and say how to get it."""
+    """Refuse to start if a requirement is missing, and say how to get it."""
     java = Path(env.get("JAVA_HOME", ""), "bin", "java")
     for name, remedy in _TOOLS.items():
         if name == "java" and env.get("JAVA_HOME") and java.exists():

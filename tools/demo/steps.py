@@ -1,4 +1,4 @@
-"""The steps of the tour, one function each, in the order in which they are told."""
+"""The steps of the tour, one function each, in order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FOLDER = DATA / REPOSITORY
 KEPT = 2
-"""How many versions of `main` the tour keeps when it expires the others."""
+"""The number of versions of `main` that the tour keeps when it expires the others."""
 FIRST = (16, 6)
-"""The days that are written first, both at once: the array has to grow for each of them."""
+"""The days that are written first, both at once: the array must grow for each of them."""
 OTHERS = ((1, 3, 5), (2, 4, 7))
 """The days of the backfill, those of each Airflow."""
 CLEARED = 6
@@ -27,14 +27,14 @@ DAYS = tuple(sorted([*FIRST, *OTHERS[0], *OTHERS[1]]))
 
 
 def open_repository() -> Repository:
-    """The repository as it is stored now; an open one remembers what it has read."""
+    """The repository as currently stored; an open one remembers what it has read."""
     from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 
     return Repository.open(local_filesystem_storage(FOLDER))
 
 
 def start_over() -> None:
-    """Every tour tells the whole story: old data go, and a file of each day arrives."""
+    """Every tour starts over: old data are removed, and a file for each day arrives."""
     for folder in (DATA, UPSTREAM):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -43,11 +43,13 @@ def start_over() -> None:
 
 
 def both_grow(airflows: tuple[AirflowProcess, AirflowProcess]) -> str:
-    """Two runs of different days at once, in an empty place; returns the run of the second."""
+    """Two runs of different days at once, in an empty location; returns the run of the second."""
     run_ids = write_days(airflows, ((FIRST[0],), (FIRST[1],)))
-    print(f"  Both made the repository, the array and its coordinates; {upstream.date(FIRST[0])}")
     print(
-        "  needs 16 days and the other one 6. The later commit was rebased, and the growth merged:"
+        f"  Both created the repository, the array and its coordinates; {upstream.date(FIRST[0])}"
+    )
+    print(
+        "  needs 16 days and the other run 6. The later commit was rebased and the growth merged:"
     )
     show_coverage()
     return run_ids[-1]
@@ -56,7 +58,7 @@ def both_grow(airflows: tuple[AirflowProcess, AirflowProcess]) -> str:
 def write_days(
     airflows: tuple[AirflowProcess, AirflowProcess], days: tuple[tuple[int, ...], ...]
 ) -> list[str]:
-    """Run a day after the other in each Airflow, in all of them at once; returns the runs' ids."""
+    """Run one day after the other in each Airflow, all at once; returns the ids of the runs."""
     for airflow, own in zip(airflows, days, strict=True):
         for day in own:
             airflow.begin("icechunk_tour", date=f"{upstream.date(day)}T00:00:00+00:00")
@@ -72,7 +74,7 @@ def write_days(
 def backfill(airflows: tuple[AirflowProcess, AirflowProcess], downstream: AirflowProcess) -> None:
     """The days that are missing, two at a time; a third Airflow waits for the whole week."""
     downstream.begin("icechunk_tour_week")
-    print("  A third Airflow, which knows nothing of the others:")
+    print("  A third Airflow, independent of the others:")
     downstream.show_until("wait until")
     write_days(airflows, OTHERS)
     print("  The third Airflow:")
@@ -82,16 +84,16 @@ def backfill(airflows: tuple[AirflowProcess, AirflowProcess], downstream: Airflo
 
 
 def show_coverage() -> None:
-    """Print which days are there, and which are missing."""
+    """Print which days are present, and which are missing."""
     from airflow_provider_icechunk.engine.datasets.coverage import coverage
 
     found = coverage(open_repository(), "temperature", dim="time")
-    print(f"      there:   {_ranges(found.present)}")
+    print(f"      present: {_ranges(found.present)}")
     print(f"      missing: {_ranges(_joined(found.missing))}")
 
 
 def _joined(labels: Iterable[object]) -> list[tuple[object, object]]:
-    """Days that follow each other as first and last."""
+    """Consecutive days as first and last."""
     joined: list[tuple[date, date]] = []
     for day in (date.fromisoformat(str(label)[:10]) for label in labels):
         if joined and day - joined[-1][1] == timedelta(days=1):
@@ -137,7 +139,7 @@ def maintenance(airflow: AirflowProcess) -> None:
 
 
 def expected(folder: Path = UPSTREAM) -> dict[int, upstream.Field]:
-    """The files that came in, by place: what everybody has to read."""
+    """The input files, by position: what every reader must get."""
     import numpy as np
 
     return {day - 1: np.load(folder / f"{upstream.date(day)}.npy") for day in DAYS}

@@ -1,7 +1,7 @@
-"""Airflow's web page with the example Dags and their connections in place, until Ctrl-C.
+"""Airflow's web interface with the example DAGs and their connections in place, until Ctrl-C.
 
-Unlike the tour it has a scheduler, a triggerer and a Dag processor: `airflow standalone`. Its
-tables and its log are in `.demo/ui`, the repositories in `.demo/data`, as those of the tour are.
+Unlike the tour it has a scheduler, a triggerer and a DAG processor: `airflow standalone`. Its
+database and its log are in `.demo/ui`, the repositories in `.demo/data`, as in the tour.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ HOME = DEMO / "ui"
 LOG = HOME / "standalone.log"
 PASSWORDS = HOME / "simple_auth_manager_passwords.json.generated"
 EXAMPLE = "example_weather"
-"""A repository to look at before any Dag has run."""
+"""A repository to browse before any DAG has run."""
 LONGEST = 600
-"""Seconds within which the web page has to answer."""
+"""Seconds within which the web interface must respond."""
 
 
 def settings(given: Mapping[str, str], port: int) -> dict[str, str]:
-    """The environment of the server: every address that names the port, and no connections.
+    """The environment of the server: every URL with the port, and no connections.
 
-    Connections from the environment would not be listed on the web page; they are in the tables.
+    Connections from the environment would not be listed in the web interface; they are in the
+    database.
     """
     address = f"http://localhost:{port}"
     env = environment(given, HOME) | {
@@ -57,7 +58,7 @@ def settings(given: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that is taken: Airflow would say that it is ready all the same."""
+    """Refuse a port that is taken: Airflow would report that it is ready anyway."""
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise TourError(
@@ -95,7 +96,7 @@ def airflow(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def wait_until_it_answers(server: subprocess.Popen[bytes], port: int) -> None:
-    """Until the health page says so; a server that ends before is an error."""
+    """Wait until the health page says so; a server that ends before is an error."""
     address = f"http://127.0.0.1:{port}/api/v2/monitor/health"
     until = time.monotonic() + LONGEST
     while time.monotonic() < until:
@@ -110,19 +111,19 @@ def wait_until_it_answers(server: subprocess.Popen[bytes], port: int) -> None:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server with everything that it started."""
+    """End the server and everything it started."""
     for sign, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
         try:
             os.killpg(server.pid, sign)
             server.wait(patience)
-            # The parent ends first; what it leaves behind is ended by the second round.
+            # The parent ends first; the second round ends what it leaves behind.
             time.sleep(1 if sign == signal.SIGTERM else 0)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             continue
 
 
 def serve(port: int) -> None:
-    """Start everything, say where to look, and wait for Ctrl-C."""
+    """Start everything, print the address, and wait for Ctrl-C."""
     env = settings(os.environ, port)
     check_tools(env)
     check_port(port)
@@ -148,7 +149,7 @@ def serve(port: int) -> None:
 
 
 def tell(port: int) -> None:
-    """Where to look, and as whom."""
+    """The address, and the user to log in as."""
     print(
         f"""
 Repository browser   http://localhost:{port}/plugin/icechunk#/icechunk_default/{EXAMPLE}/history
@@ -166,7 +167,7 @@ Ctrl-C ends everything.""",
 
 
 def main() -> int:
-    """Serve until somebody stops it; returns the exit code."""
+    """Serve until stopped; returns the exit code."""
     parser = argparse.ArgumentParser(prog="make demo-ui", description=__doc__)
     parser.add_argument("--port", type=int, default=8080)
     port: int = parser.parse_args().port

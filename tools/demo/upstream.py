@@ -1,4 +1,4 @@
-"""The data of the tour as they arrive: a file of temperatures for each day, and a correction."""
+"""The data of the tour as they arrive: a file of temperatures per day, and a correction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def corrected(day: int) -> Field:
 
 
 def put(folder: Path, day: int, values: Field) -> None:
-    """Let a file of a day arrive."""
+    """Let a day's file arrive."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{date(day)}.npy", values)
 

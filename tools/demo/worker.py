@@ -1,4 +1,5 @@
-"""What runs in each Airflow of the tour: read requests for Dag runs, run them, tell the outcome.
+"""The process of each Airflow of the tour: read requests for DAG runs, run them, report the
+outcome.
 
 A process of its own, because importing Airflow takes seconds and only pays once. Requests come on
 standard input and answers go to standard output, one JSON document in a line with a mark in front;
@@ -18,7 +19,7 @@ MARK = "TOUR-ANSWER "
 
 
 def main() -> None:
-    """Prepare the tables, say so, then run what is asked for until the input ends."""
+    """Prepare the database, say so, then run what is requested until the input ends."""
     from airflow.utils import db
 
     if Path(os.environ["AIRFLOW_HOME"], "airflow.db").exists():
@@ -45,7 +46,7 @@ def _load(dag_id: str) -> Any:
 
 
 def _run(dag: Any, conf: dict[str, Any], date: str | None) -> dict[str, Any]:
-    """Run a Dag to its end, for a logical date if one is given."""
+    """Run a DAG to its end, for a logical date if given."""
     finished = dag.test(
         run_conf=conf, logical_date=None if date is None else datetime.fromisoformat(date)
     )
@@ -53,7 +54,7 @@ def _run(dag: Any, conf: dict[str, Any], date: str | None) -> dict[str, Any]:
 
 
 def _run_again(dag: Any, run_id: str) -> dict[str, Any]:
-    """Clear all tasks of a run, as the button on the web page does, and run them again."""
+    """Clear all tasks of a run, as the button in the web interface does, and run them again."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import clear_task_instances
     from airflow.sdk.definitions.dag import _run_task
@@ -79,7 +80,7 @@ def _run_again(dag: Any, run_id: str) -> dict[str, Any]:
 
 
 def _outcome(dag: Any, run_id: str, state: str) -> dict[str, Any]:
-    """How a run ended, and what its tasks returned."""
+    """The outcome of a run, and the results of its tasks."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from sqlalchemy import select

@@ -22,13 +22,13 @@ _LONGEST = 3600
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that has to work, and the words of the page for it."""
+    """One thing that must work, and its description for the page."""
 
     title: str
     arguments: tuple[str, ...]
-    """What the row's interpreter gets."""
+    """The command for the row's interpreter."""
     needs_airflow: bool = False
-    """Whether Airflow's tables are made first."""
+    """Whether Airflow's database is created first."""
 
 
 def _tests(*arguments: str, marks: str = "not long") -> tuple[str, ...]:
@@ -91,7 +91,7 @@ CHECKS: Mapping[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a check."""
+    """The result of a check."""
 
     passed: bool
     summary: str
@@ -115,11 +115,11 @@ def run(check: str, row: str, python: Path, logs: Path) -> Outcome:
 
 
 def summary(text: str) -> str:
-    """The line of a log that says most: how many tests passed, or the last one."""
+    """The most informative line of a log: how many tests passed, or the last one."""
     lines = [line.strip("= ") for line in text.splitlines() if line.strip()]
     counted = [line for line in lines if re.search(r"\d+ (passed|failed|error)", line)]
     last = (counted or lines or ["no output"])[-1]
-    # Times differ from run to run, and are nobody's promise.
+    # Times differ from run to run and mean nothing.
     return re.sub(r" in [\d.]+s.*$", "", last)[:160]
 
 

@@ -17,7 +17,7 @@ _PROJECT = ROOT / "pyproject.toml"
 
 
 class MatrixError(Exception):
-    """An environment cannot be made; the text says which and why."""
+    """An environment cannot be created; the message says which one and why."""
 
 
 def pin(row: Row, matrix: Matrix, today: str) -> None:
@@ -49,7 +49,7 @@ def pin(row: Row, matrix: Matrix, today: str) -> None:
 
 
 def ensure(row: Row) -> Path:
-    """The interpreter of a row's environment, which is made if its pins have changed."""
+    """The interpreter of a row's environment, which is recreated if its pins have changed."""
     if not row.pins.exists():
         raise MatrixError(f"{row.name} has no pins: python -m tools.matrix pin {row.name}")
     home = FOLDER / row.name

@@ -14,13 +14,13 @@ from .rows import HERE, ROOT, Matrix, Row
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "compatibility.md"
 _WORDS = HERE / "page.md"
-"""The part of the page that people write; the table goes where it says so."""
+"""The hand-written part of the page, with a placeholder for the table."""
 _PLACE = "<!-- table -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of one check in one row."""
+    """The result of one check in one row."""
 
     passed: bool
     summary: str
@@ -30,7 +30,7 @@ Results = Mapping[str, Mapping[str, Seen]]
 
 
 def read(path: Path = RESULTS) -> dict[str, dict[str, Seen]]:
-    """What was seen last, by row and check."""
+    """The latest results, by row and check."""
     if not path.exists():
         return {}
     stored: dict[str, dict[str, Any]] = json.loads(path.read_text())
@@ -41,7 +41,7 @@ def read(path: Path = RESULTS) -> dict[str, dict[str, Seen]]:
 
 
 def write(results: Results, path: Path = RESULTS) -> None:
-    """Store what was seen."""
+    """Store the results."""
     stored = {
         row: {
             name: {"passed": seen.passed, "summary": seen.summary} for name, seen in checks.items()

@@ -1,4 +1,4 @@
-"""The rows of the matrix, as `rows.toml` has them."""
+"""The rows of the matrix, from `rows.toml`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ class Row:
     extras: tuple[str, ...] = ()
     """Extras of this project that the row installs."""
     fixed: tuple[str, ...] = ()
-    """Requirements that make the row what it is; everything else follows from them."""
+    """Requirements that define the row; everything else follows from them."""
     tools: bool = True
-    """Whether the tests' own packages are there; a row without them shows what an install needs."""
+    """Whether the tests' own packages are installed; a row without them shows what an install
+    needs.
+    """
     until: str | None = None
     """Take nothing that was released after this day: newer packages break old releases."""
     shows: tuple[str, ...] = ()
@@ -44,13 +46,13 @@ class Matrix:
 
     rows: Mapping[str, Row]
     tools: tuple[str, ...]
-    """What the tests need beside the project."""
+    """What the tests need besides the project."""
     undated: tuple[str, ...]
     """Packages that `until` does not hold back: this project needs a newer one."""
 
 
 def load(path: Path = HERE / "rows.toml") -> Matrix:
-    """Read the rows; a field that nobody knows is a `TypeError`."""
+    """Read the rows; an unknown field is a `TypeError`."""
     text = tomllib.loads(path.read_text())
     return Matrix(
         rows={name: _row(name, fields) for name, fields in text["rows"].items()},

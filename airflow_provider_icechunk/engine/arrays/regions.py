@@ -86,10 +86,9 @@ def check_complete(planned: int, returned: Iterable[int]) -> None:
     surplus = [number for number, count in counts.items() if count > 1 or not 0 <= number < planned]
     if missing or surplus:
         raise FragmentError(
-            f"of {planned} planned tasks {len(missing)} did not return (first: {missing[:5]}) "
-            f"and {len(surplus)} returned twice or unexpectedly (first: {surplus[:5]}); "
-            "nothing is passed "
-            "on. Run the job again",
+            f"of {planned} planned tasks {len(missing)} did not return (first: {missing[:5]}) and "
+            f"{len(surplus)} returned twice or unexpectedly (first: {surplus[:5]}); nothing is "
+            "passed on. Run the job again",
             kind=Kind.FRAGMENT_MISMATCH,
         )
 

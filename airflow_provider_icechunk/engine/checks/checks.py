@@ -332,9 +332,8 @@ def check_report(value: Mapping[str, Any] | str, snapshot_id: str) -> dict[str, 
         raise InvalidInputError("checks must be what IcechunkCheckOperator returned") from None
     if about != snapshot_id:
         raise InvalidInputError(
-            f"the checks are about snapshot {about}, and {snapshot_id} is to be published: "
-            "check that "
-            "one, or pass the checked one as snapshot_id"
+            f"the checks are about snapshot {about}, and {snapshot_id} is to be published: check "
+            "that one, or pass the checked one as snapshot_id"
         )
     if passed is not True:
         raise CheckFailedError(

@@ -390,9 +390,8 @@ class Committer:
         except NotFoundError as error:
             raise SessionError(
                 f"snapshot {core.format_id(base)} of {core.storage.location}, on which this "
-                "session is "
-                "based, was collected, perhaps with chunks that the changes share; nothing was "
-                "committed: write them again in a new session",
+                "session is based, was collected, perhaps with chunks that the changes share; "
+                "nothing was committed: write them again in a new session",
                 kind=Kind.CHUNKS_COLLECTED,
             ) from error
 

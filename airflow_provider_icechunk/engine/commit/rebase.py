@@ -268,10 +268,9 @@ def rebase_onto(
     if commits is None:
         ours, theirs = core.format_id(base), core.format_id(head)
         raise ConflictError(
-            f"branch {branch!r} no longer contains {ours}, on which this session is based (it "
-            "was reset, "
-            "or its history expired): the session cannot be rebased; start again from a new "
-            "session",
+            f"branch {branch!r} no longer contains {ours}, on which this session is based (it was "
+            "reset, or its history expired): the session cannot be rebased; start again from a "
+            "new session",
             expected_parent=ours,
             actual_parent=theirs,
         )

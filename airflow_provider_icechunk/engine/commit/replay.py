@@ -33,17 +33,15 @@ def changes_between(core: Core, older: SnapshotId, newer: SnapshotId) -> ChangeS
     commits = commits_between(core.objects, older, newer)
     if not commits:
         raise InvalidInputError(
-            f"{core.format_id(older)} is not an ancestor of {core.format_id(newer)}: the "
-            "changes between "
-            "them are undefined"
+            f"{core.format_id(older)} is not an ancestor of {core.format_id(newer)}: the changes "
+            "between them are undefined"
         )
     logs_of = [(commit, logs_since_parent(core.objects, commit)) for commit in commits]
     logs = [log for _, found in logs_of for log in found]
     if any(log.moves_nodes for log in logs):
         raise SessionError(
-            "commits that moved nodes cannot be repeated on another branch; fast-forward "
-            "that branch to "
-            "them before it moves"
+            "commits that moved nodes cannot be repeated on another branch; fast-forward that "
+            "branch to them before it moves"
         )
     reader = WorkingTree(core, commits[-1], read_only=True)
     changes = changes_of_staged(

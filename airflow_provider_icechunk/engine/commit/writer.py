@@ -241,9 +241,8 @@ def _only(values: set[bytes | None]) -> bytes | None:
     found = values - {None}
     if len(found) > 1:
         raise UnsupportedError(
-            "merging manifests with different fields of a newer version of the format would "
-            "lose some; "
-            "update this package"
+            "merging manifests with different fields of a newer version of the format would lose "
+            "some; update this package"
         )
     return found.pop() if found else None
 

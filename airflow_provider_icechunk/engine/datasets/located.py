@@ -103,8 +103,7 @@ def _check_labels(name: str, dim: str, found: Any, place: Any) -> None:
         return
     raise InvalidInputError(
         f"{name!r} has the labels {_shown(own)} along {dim!r}, but this run belongs at "
-        f"{_shown(stored)}: "
-        "select or sort the data first"
+        f"{_shown(stored)}: select or sort the data first"
     )
 
 

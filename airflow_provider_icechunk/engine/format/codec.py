@@ -44,9 +44,9 @@ class FileNames:
     hexadecimal: bool = False
     """Whether ids are hexadecimal instead of base 32."""
     aliases: Mapping[bytes, str] = field(default_factory=dict, compare=False, repr=False)
-    """Other file names, by the ids that stand for them."""
+    """Names given by other software, by the ids that represent them."""
     stand_in: bytes = b""
-    """What ids begin with that stand for other names: no file is named by them."""
+    """What ids begin with that represent other names: no file is named by them."""
 
     @property
     def length(self) -> int:
@@ -208,7 +208,7 @@ class Selective(Protocol):
 
 
 class Layout(Protocol):
-    """Keys of the immutable objects, built from ids alone; in `draft` also from checked names."""
+    """Keys of the immutable objects, built only from ids; in `draft` also from checked names."""
 
     @property
     def snapshots(self) -> str:

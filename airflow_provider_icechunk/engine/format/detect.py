@@ -53,7 +53,8 @@ class EntryPoint:
     """The object, or the folder of numbered files."""
     fenced_for: str | None = None
     """The generation it was migrated to, if it is fenced. Fences among numbered files are not
-    looked for: reading the newest file finds them."""
+    searched for: reading the newest file finds them.
+    """
 
 
 def decide(opening: Opening, names: Names, *, where: str = "") -> Generation | None:
@@ -127,7 +128,7 @@ def _lost(target: str) -> str:
 def _has_numbered_files(folder: str, names: Names, where: str) -> bool:
     """Whether a folder is a branch; a folder of unknown files only is damage, never "absent".
 
-    A `ref.json` in it is the branch of a later generation, which may have other files beside it.
+    A `ref.json` in it is the branch of a later generation, which may have other files next to it.
     """
     listed, strange, later = iter(names(folder)), "", False
     for name in islice(listed, FILES_TO_LOOK_AT):

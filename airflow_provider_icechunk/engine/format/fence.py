@@ -1,8 +1,8 @@
 """The document that replaces the entry point of an older generation. Pure.
 
-No reader of that generation understands it, so nobody commits to references that are no longer the
-repository. It contains the document it replaces, so this package can still read the old references,
-and restore them.
+No reader of that generation understands it, so nothing is committed to references that are no
+longer the repository. It contains the document it replaces, so this package can still read the old
+references, and restore them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def fence(document: bytes, target: str, stand_ins: Mapping[str, str] | None = No
 def fence_reference(document: bytes, target: str) -> bytes:
     """The fence for a `ref.json` of generation `1`.
 
-    Official 2.x reads that of `main` beside the `repo` object and refuses a repository in which it
-    is not a reference. So this is one, to a snapshot that never exists: readers of generation `1`
-    find nothing, and a commit finds that the branch has moved.
+    Official 2.x reads that of `main` in addition to the `repo` object and refuses a repository in
+    which it is not a reference. So this is one, to a snapshot that never exists: readers of
+    generation `1` find nothing, and a commit finds that the branch has moved.
     """
     return fence(document, target, {"snapshot": _NO_SNAPSHOT})
 
@@ -45,8 +45,8 @@ def fence_reference(document: bytes, target: str) -> bytes:
 def fence_config(document: bytes, target: str) -> bytes:
     """The fence for the `config.yaml` of generation `1`, which every official 1.x reads on opening.
 
-    Official 2.x ignores it. The text is in the place of a number: that is the error, and the
-    message of official releases quotes it.
+    Official 2.x ignores it. The text replaces a number, which causes the error, and official
+    releases quote it in their message.
     """
     return fence(document, target, {"inline_chunk_threshold_bytes": _REPORTED.format(target)})
 
@@ -69,7 +69,7 @@ def fenced_for(data: bytes) -> str | None:
 
 
 def check_unfenced(data: bytes, *, where: str) -> None:
-    """Raise `FormatError` if a fence stands where a document of the older generation is read."""
+    """Raise `FormatError` if a fence has replaced a document of the older generation."""
     target = fenced_for(data)
     if target is not None:
         raise FormatError(

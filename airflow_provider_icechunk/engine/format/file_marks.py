@@ -1,7 +1,8 @@
-"""What a store keeps beside a metadata file: version, writer, type and compression.
+"""The object metadata of a metadata file: version, writer, type and compression.
 
 Names have letters and digits only: proxies drop headers with an underscore, and then a signed
-request fails. Official releases before 2.2 wrote `ic_spec_ver` and so on; nobody decides by them.
+request fails. Official releases before 2.2 wrote `ic_spec_ver` and so on; no decision depends on
+them.
 """
 
 from __future__ import annotations

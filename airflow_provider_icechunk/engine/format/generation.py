@@ -15,7 +15,7 @@ class History(StrEnum):
 
 
 class Capabilities:
-    """What a generation can do; whatever its row does not name, it cannot."""
+    """The capabilities of a generation; it can do nothing that its row does not name."""
 
     id_size: int
     """Bytes of the ids of snapshots, manifests and chunks."""
@@ -66,7 +66,7 @@ class CapabilityRow(dict[str, object]):
 
 
 class Generation(Capabilities, StrEnum):
-    """The stages of the format by the names users give, each with a row of what it can do.
+    """The generations of the format by the names users give, each with a row of capabilities.
 
     Code outside `format` and `refs` checks capabilities, never a generation by name.
     """

@@ -137,7 +137,7 @@ class Manifest:
     """By node id, in the order of ids. One entry per rank found under that id: more than one only
     in `alpha` files that an old writer bug filled with coordinates of another array."""
     unknown: str | None = None
-    """What a newer version stored in the file beyond these values, if anything."""
+    """Additional values that a newer version stored in the file, if any."""
     extra: bytes | None = None
     """Manifest data of newer releases; not used yet, stored again unchanged."""
     extras: Mapping[NodeId, bytes] = field(default_factory=dict)

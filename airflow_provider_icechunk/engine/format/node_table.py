@@ -1,4 +1,4 @@
-"""The nodes of a large snapshot, each decoded when somebody asks for it.
+"""The nodes of a large snapshot, each decoded when it is used.
 
 A session touches few of the nodes of its snapshot. Paths and ids are read for all of them at once;
 the rest of a node, and whether it is valid, when it is used. A commit that changes some nodes keeps
@@ -37,7 +37,7 @@ class StoredNodes:
     manifests: Callable[[], tuple[NDArray[np.int64], list[bytes]]]
     """Rows of arrays and the manifests that they name, one pair for each."""
     source: object
-    """What the codec needs to store the same nodes again."""
+    """The data with which the codec stores the same nodes again."""
     memory: Purse | None = None
 
 
@@ -61,7 +61,7 @@ class NodeTable(Mapping[str, Node]):
             raise ValueError("two nodes have the same path or the same id")
         self.stored = stored
         self.copyable: bool | None = None
-        """Whether the codec found that the nodes can be copied as bytes; `None`: not looked yet."""
+        """Whether the codec found that nodes can be copied as bytes; `None`: not checked yet."""
         self._known: dict[int, Node] = {}
         self._named: tuple[NDArray[np.int64], list[bytes]] | None = None
 
@@ -113,7 +113,8 @@ class NodeTable(Mapping[str, Node]):
     def manifests(self, *, but: Collection[int] = ()) -> set[ManifestId]:
         """Manifests that the nodes name, apart from those in some rows."""
         with self._decoding.get(), self.stored.memory or nullcontext():
-            # Once: a file pays for what is read of it, and every commit on it asks for this.
+            # Only once: reading counts against the file's budget, and every commit on it needs
+            # this.
             rows, ids = self._named = self._named or self.stored.manifests()
         if not but:
             return set(map(ManifestId, ids))

@@ -215,7 +215,7 @@ def _lengths(value: object, what: str, *, least: int) -> tuple[int, ...]:
 
 
 def _named(value: object, what: str) -> tuple[str, Mapping[str, Any]]:
-    """Name and configuration of an extension point; a string is a name alone."""
+    """Name and configuration of an extension point; a string is just a name."""
     if isinstance(value, str):
         return value, {}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
@@ -259,7 +259,7 @@ def _listed_chunks(
 def _listed_side(sizes: object, length: int) -> tuple[int, int]:
     """Longest chunk and number of chunks of one dimension: sizes, and runs `[size, count]`.
 
-    A number alone is the size of all chunks, as many as the dimension needs.
+    A bare number is the size of all chunks, as many as the dimension needs.
     """
     if type(sizes) is int:
         (size,) = _lengths([sizes], "chunk_shapes", least=1)

@@ -112,9 +112,8 @@ def diff_between(objects: Objects, older: SnapshotId, newer: SnapshotId) -> Diff
     if commits is None:
         raise InvalidInputError(
             f"{objects.format_id(older)} is not an ancestor of {objects.format_id(newer)}, whose "
-            "history doesn't include it: a diff follows one line of history, from the older "
-            "to the newer "
-            "snapshot"
+            "history doesn't include it: a diff follows one line of history, from the older to "
+            "the newer snapshot"
         )
     logs = [log for commit in commits for log in logs_since_parent(objects, commit)]
     return combine(logs, objects.snapshot_header(older), objects.snapshot_header(newer))

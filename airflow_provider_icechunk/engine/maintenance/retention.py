@@ -52,8 +52,7 @@ class RetentionPolicy:
         if self.keep_last is not None and self.keep_last < 1:
             raise InvalidInputError(
                 f"keep_last is {self.keep_last}; it must be at least 1, because the newest "
-                "snapshot of a "
-                "branch always stays"
+                "snapshot of a branch always stays"
             )
 
 

@@ -153,9 +153,8 @@ def _refuse_foreign_commits(source: Storage, target: Storage, origin: Core) -> N
             raise ConflictError(
                 f"branch {name!r} of {target.location} is at {copy.format_id(head)}, which "
                 f"{origin.storage.location} does not have: somebody committed to the copy, or it "
-                "is not a copy of this repository. Choose another place, or pass "
-                "overwrite=True to move "
-                "its branches; nothing was copied"
+                "is not a copy of this repository. Choose another place, or pass overwrite=True "
+                "to move its branches; nothing was copied"
             )
 
 
@@ -214,9 +213,8 @@ def _put_mutable(target: Storage, key: str, wanted: Fetched) -> bool:
     expect = Absent() if there is None else Exactly(there.version)
     if isinstance(target.put(key, wanted.data, expect=expect), Lost):
         raise ConflictError(
-            f"{target.location}/{key} was written by somebody else during the copy: run only "
-            "one copy at "
-            "a time, and do not commit there. Copy again"
+            f"{target.location}/{key} was written by somebody else during the copy: run only one "
+            "copy at a time, and do not commit there. Copy again"
         )
     return True
 
@@ -232,6 +230,5 @@ def _verify(copy: Core) -> None:
         first = "; ".join(str(one) for one in report.errors[:5])
         raise MaintenanceError(
             f"the copy in {copy.storage.location} is incomplete: {first}. Copy again; if that "
-            "does not "
-            "help, verify the source"
+            "does not help, verify the source"
         )

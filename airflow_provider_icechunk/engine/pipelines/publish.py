@@ -89,9 +89,8 @@ def publish(
             raise SessionError(f"{ours[0]} and branch {target!r} have no common history")
         if options.solver is None and head not in ours:
             raise ConflictError(
-                f"branch {target!r} is at {head}, which is not an ancestor of {ours[0]}: "
-                "others have "
-                "committed. Allow rebasing, or write and audit again on the new head",
+                f"branch {target!r} is at {head}, which is not an ancestor of {ours[0]}: others "
+                "have committed. Allow rebasing, or write and audit again on the new head",
                 expected_parent=ours[parted],
                 actual_parent=head,
             )
@@ -111,9 +110,8 @@ def publish(
         how: How = "commit" if head in ours else "rebase"
         return _published(repository, identity, target, ours[0], how, superseded)
     raise ConflictError(
-        f"branch {target!r} moved {_MOVES.tries} times while it was being moved; try again "
-        "when there are "
-        "fewer commits",
+        f"branch {target!r} moved {_MOVES.tries} times while it was being moved; try again when "
+        "there are fewer commits",
         kind=Kind.ATTEMPTS_EXHAUSTED,
     )
 
@@ -233,8 +231,7 @@ def create_tag(
         if if_exists == "same" and found != wanted:
             raise AlreadyExistsError(
                 f"tag {tag!r} names {found} already, not {wanted}; tags never move: choose "
-                "another name, "
-                "or accept any snapshot with if_exists='skip'",
+                "another name, or accept any snapshot with if_exists='skip'",
                 kind=Kind.TAG_EXISTS,
             ) from None
         return {"tag": tag, "snapshot_id": found, "created": False}

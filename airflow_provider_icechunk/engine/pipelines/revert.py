@@ -89,9 +89,8 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
     info = _commit(repository, session.snapshot_id, identity)
     if info.parent_id is None:
         raise InvalidInputError(
-            f"{identity} is the first snapshot, or those before it have expired: there is "
-            "nothing to "
-            "revert to"
+            f"{identity} is the first snapshot, or those before it have expired: there is nothing "
+            "to revert to"
         )
     done = repository.diff(from_snapshot_id=info.parent_id, to_snapshot_id=identity)
     if done.moved_nodes:
@@ -110,11 +109,9 @@ def undo(repository: Repository, session: Session, snapshot_id: str) -> Snapshot
         if clashes:
             more = "" if len(clashes) <= _SHOWN else f" and {len(clashes) - _SHOWN} more"
             raise ConflictError(
-                f"snapshot {identity} cannot be reverted alone, because later commits changed "
-                "the same "
-                f"things: {'; '.join(clashes[:_SHOWN])}{more}. Revert those first, newest "
-                "first, or reset "
-                "the branch"
+                f"snapshot {identity} cannot be reverted alone, because later commits changed the "
+                f"same things: {'; '.join(clashes[:_SHOWN])}{more}. Revert those first, newest "
+                "first, or reset the branch"
             )
     # Chunks of the parent are used again: a collection must see that they are needed.
     tree.held.borrows(core.refs.layout.snapshot(before.id))

@@ -207,9 +207,8 @@ def write_session(
     if earlier is not None and appends:
         raise SessionError(
             f"this task committed {earlier} before and would append the same data again: set "
-            "`region` to "
-            "where it belongs, which also makes the task repeatable; or reset the branch "
-            "to the parent of that snapshot first; or keep what is there with "
+            "`region` to where it belongs, which also makes the task repeatable; or reset the "
+            "branch to the parent of that snapshot first; or keep what is there with "
             'on_rerun="skip"'
         )
     result = write(session)
@@ -315,10 +314,8 @@ def append_refusal(earlier: EarlierCommit) -> SessionError:
     """Why a write that appends to an array cannot run again."""
     return SessionError(
         f"this task committed {earlier} before and would append the same files again, because "
-        "`start` is "
-        "not given: set `start` to where they belong, which also makes the task repeatable; "
-        "or reset the "
-        "branch to the parent of that snapshot first; or keep what is "
+        "`start` is not given: set `start` to where they belong, which also makes the task "
+        "repeatable; or reset the branch to the parent of that snapshot first; or keep what is "
         'there with on_rerun="skip"'
     )
 

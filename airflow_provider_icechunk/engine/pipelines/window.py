@@ -355,8 +355,7 @@ class _Labels:
 
 def _too_busy(branch: str) -> ConflictError:
     return ConflictError(
-        f"branch {branch!r} moved {_MOVES.tries} times while labels were being dropped; try "
-        "again when "
-        "there are fewer commits",
+        f"branch {branch!r} moved {_MOVES.tries} times while labels were being dropped; try again "
+        "when there are fewer commits",
         kind=Kind.ATTEMPTS_EXHAUSTED,
     )

@@ -154,9 +154,8 @@ def read_openings(
         raise denied
     missing = [key for key, one in named if one is None]
     _log.info(
-        "%s: access to %s is denied, which counts as absent because other objects can be "
-        "read; with "
-        "permission to list the bucket the store would say",
+        "%s: access to %s is denied, which counts as absent because other objects can be read; "
+        "with permission to list the bucket the store would say",
         storage.location,
         ", ".join(missing),
     )

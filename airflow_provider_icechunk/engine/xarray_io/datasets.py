@@ -244,9 +244,8 @@ def _place(name: str, value: object) -> slice | Literal["auto"]:
         if all(type(one) is int and one >= 0 for one in (start, stop)) and start <= stop:
             return slice(start, stop)
     raise InvalidInputError(
-        f"region[{name!r}] is {value!r}: give a slice, [start, stop], one position, a string "
-        "such as "
-        "'3:5', or 'auto' to find the position by the coordinate"
+        f"region[{name!r}] is {value!r}: give a slice, [start, stop], one position, a string such "
+        "as '3:5', or 'auto' to find the position by the coordinate"
     )
 
 

@@ -1,1 +1,3 @@
-"""Jobs that fill arrays: tasks write whole chunks, one driver merges, nobody commits twice."""
+"""Jobs that fill arrays: tasks write whole chunks, one driver merges, and nothing is committed
+twice.
+"""

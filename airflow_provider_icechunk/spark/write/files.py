@@ -104,7 +104,7 @@ class FilesWork:
     start: int | None
     tasks: int | None
     shapes: tuple[tuple[int, ...], ...]
-    """Of the variable in each file."""
+    """The shape of the variable in each file."""
 
     @classmethod
     def of(
@@ -123,7 +123,7 @@ class FilesWork:
         return cls(tuple(files), variable, array, axis, start, tasks, tuple(shapes))
 
     def prepare(self, session: Session) -> None:
-        """Let the array grow as far as the files reach, if they fit together and to the array."""
+        """Extend the array to hold the files, if they match each other and the array."""
         target = open_array(session, self.array)
         axis, lengths = self._along(target)
         length = target.shape[axis]
@@ -167,7 +167,7 @@ class FileSlabs:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         source = json.dumps([self.variable, self.axis, self.files, self.borders])
         digest = hashlib.sha256(source.encode()).hexdigest()
         return [region_name(f"{self.array} {digest}", region) for region in self.regions]
@@ -242,7 +242,7 @@ def _headers(spark: SparkSession, files: tuple[str, ...], variable: str) -> list
 def _measure(
     files: Sequence[str], shapes: Sequence[tuple[int, ...]], variable: str, axis: int
 ) -> tuple[list[int], tuple[int, ...]]:
-    """The length of each file along the axis, and the shape beside it, which all have to share."""
+    """The length of each file along the axis, and the rest of the shape, which all must share."""
     crosses = []
     for file, shape in zip(files, shapes, strict=True):
         if axis >= len(shape):

@@ -1,8 +1,8 @@
 """Write frames into arrays: a row for each cell, or a chunk in each row.
 
-Spark computes for each row which chunk it belongs to and where in it, and moves all rows of a chunk
-into one task, which puts the chunk together. That costs many times what `write_regions` costs for
-the same array: it is meant for tables, not for data that is an array already.
+Spark computes the chunk of each row and its position there, and moves all rows of a chunk into one
+task, which assembles the chunk. That costs many times as much as `write_regions` for the same
+array: it is for tables, not for data that is already an array.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def write_chunks(
 
     :param chunk: the column with the number of the chunk in each dimension.
     :param data: the column with its bytes: the values in C order and the array's type, of the whole
-        chunk or, at an edge, of the part inside; with `encoded`, what the codecs would have made.
+        chunk or, at an edge, of the part inside; with `encoded`, the bytes as the codecs would
+        encode them.
     """
     writing = SparkWriteJob.open(
         frame.sparkSession, repository, job=job, branch=branch, prepare=prepare
@@ -121,7 +122,7 @@ def grid_counts(array: zarr.Array[Any]) -> tuple[int, ...]:
 
 
 def inner_shape(array: zarr.Array[Any], index: Index) -> tuple[int, ...]:
-    """The shape of the part of a chunk that lies inside of its array."""
+    """The shape of the part of a chunk that is inside its array."""
     return tuple(
         min(chunk, length - number * chunk)
         for number, chunk, length in zip(index, chunk_grid(array), array.shape, strict=True)
@@ -139,7 +140,7 @@ def _values(array: zarr.Array[Any], index: Index, raw: bytes) -> NDArray[Any]:
 
 
 Missing = Literal["error", "fill", "keep"]
-"""What becomes of the cells of a chunk that have no row, if the chunk has any row at all."""
+"""How to treat cells without a row in a chunk that has rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def write_dataframe(
 ) -> JobResult:
     """Write a frame with a row for each cell and commit once.
 
-    Rows outside of the arrays, and two rows for one cell, are refused. A NULL is a missing cell.
+    Rows outside the arrays, and two rows for one cell, are refused. A NULL is a missing cell.
     Chunks without any row stay as they are.
 
     :param values: columns of values, and the array each belongs to; the arrays share their shape
@@ -220,7 +221,7 @@ def place_cells(
     dimensions: Sequence[str | Axis],
     values: Sequence[str],
 ) -> DataFrame:
-    """The frame as (number of the chunk, place in the chunk, values); -1 for rows outside."""
+    """The frame as (number of the chunk, position in the chunk, values); -1 for rows outside."""
     axes = [axis if isinstance(axis, Axis) else Axis(axis) for axis in dimensions]
     grid, counts = chunk_grid(array), grid_counts(array)
     chunk, place, inside = "0L", "0L", ["true"]
@@ -250,7 +251,7 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class CellRows:
-    """Puts chunks of some arrays together from rows that are sorted by chunk."""
+    """Assembles chunks of some arrays from rows that are sorted by chunk."""
 
     arrays: tuple[str, ...]
     missing: Missing
@@ -344,7 +345,7 @@ def _cells(parts: Sequence[pa.RecordBatch]) -> Cells:
 
 
 def _plain(column: pa.Array) -> NDArray[Any]:
-    """Values without NULLs in between, which NumPy would make floats of."""
+    """Values without NULLs, which NumPy would convert to floats."""
     if column.null_count and not pa.types.is_string(column.type):
         column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
     return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -1,8 +1,8 @@
-"""Arrays that a user's own function fills, region by region, on executors.
+"""Arrays filled by a user's function, region by region, on executors.
 
 The function is named `package.module:name`, or is a callable that Spark sends along. It is looked
-up on the driver first, so that a wrong name fails before any task runs. What it returns is checked
-for all arrays of a region before the first chunk of that region is stored.
+up on the driver first, so that a wrong name fails before any task runs. Its result is checked for
+all arrays of a region before the first chunk of that region is stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of the arrays that one call of a function has to fill."""
+    """The part of the arrays that one call of a function fills."""
 
     dims: tuple[str, ...]
     """Names of the dimensions: of the array, or of all variables together."""
@@ -69,12 +69,12 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many positions there are in each dimension."""
+        """The number of positions in each dimension."""
         return tuple(part.stop - part.start for part in self.slices)
 
 
 def find_function(name: str) -> Function:
-    """The function of a name like `package.module:name`; says why there is none."""
+    """The function of a name like `package.module:name`; the error says why there is none."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} does not name a function: write it as 'package.module:name'"
@@ -113,7 +113,7 @@ class FunctionWork:
     tasks: int | None
 
     def prepare(self, session: Session) -> None:
-        """Refuse arrays that are not there and functions that cannot be called."""
+        """Refuse missing arrays and functions that cannot be called."""
         for path in self.arrays:
             open_array(session, path)
         if not self.arrays or len(set(self.arrays)) != len(self.arrays):
@@ -145,14 +145,14 @@ class FunctionWriter:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         given = json.dumps([self.arguments, self.dims], sort_keys=True, default=repr)
         digest = sha256(given.encode()).hexdigest()
         what = f"{' '.join(self.arrays)} {function_name(self.function)} {digest}"
         return [region_name(what, box) for box in self.boxes]
 
     def __call__(self, fork: ForkSession, number: int) -> int:
-        """Write the region of a task; what does not fit is refused before anything is stored."""
+        """Write the region of a task; values that do not fit are refused before storing any."""
         box = self.boxes[number]
         opened = [open_array(fork, path) for path in self.arrays]
         region = self._region(fork, opened, box)
@@ -202,7 +202,7 @@ class FunctionWriter:
     def _fitting(
         self, array: zarr.Array[Any], returned: Any, region: Region, where: str
     ) -> tuple[Box, NDArray[Any]]:
-        """The values for one array, and their place in it."""
+        """The values for one array, and their position in it."""
         names = dimension_names(array)
         box = tuple((part.start, part.stop) for part in (region.sel[name] for name in names))
         given = self._chosen(array, returned, where)
@@ -229,7 +229,7 @@ class FunctionWriter:
             raise InvalidInputError(f"{what} {got}, expected {expected}") from None
 
     def _chosen(self, array: zarr.Array[Any], returned: Any, where: str) -> Any:
-        """What was returned for one array: the whole, or an item of a mapping or `Dataset`."""
+        """The result for one array: all of it, or an item of a mapping or `Dataset`."""
         if not isinstance(returned, Mapping):
             if len(self.arrays) == 1:
                 return returned
@@ -283,7 +283,7 @@ def _common_box(
 
 
 def _check_call(function: Function, name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that the function does not take, where Python can know."""
+    """Refuse arguments that the function does not accept, if that can be known."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

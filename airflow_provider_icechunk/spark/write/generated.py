@@ -91,5 +91,5 @@ class GeneratedWriter:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         return [region_name(f"{task.array} {task.generator}", task.region) for task in self.tasks]

@@ -1,8 +1,9 @@
-"""A write job on Spark: many tasks write chunks, one place merges, one commit or one fragment.
+"""A write job on Spark: many tasks write chunks, the driver merges them into one commit or one
+fragment.
 
-A job has a name that is the same on every attempt. The first attempt records on which snapshot it
-stands, so that every later attempt stands on the same one: it finds the commit of an earlier
-attempt, and it can use what earlier attempts have written.
+A job has a name that is the same on every attempt. The first attempt records its base snapshot, so
+every later attempt has the same base: it finds the commit of an earlier attempt, and can use what
+earlier attempts have written.
 """
 
 from __future__ import annotations
@@ -61,25 +62,25 @@ LARGEST_MESSAGE = 8 << 20
 """Fragments above this size reach the driver through the storage, not through Spark."""
 
 TaskWriter = Callable[[ForkSession, int], int]
-"""Writes what the task of a number has to, through the session; returns how many bytes."""
+"""Writes the task of a number through the session; returns how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A writer whose bytes the driver sees when a task is finished."""
+    """A writer that reports its bytes to the driver when a task is finished."""
 
     write: TaskWriter
     meter: Meter
 
     def __call__(self, fork: ForkSession, number: int) -> int:
-        """Write what the task of a number has to."""
+        """Write the task of a number."""
         size = self.write(fork, number)
         self.meter.add(size)
         return size
 
 
 def kept_folder(storage: Storage, job: str) -> JobFolder:
-    """Where finished tasks keep their fragments; apart from what is left for the commit."""
+    """Where finished tasks keep their fragments, apart from those left for the commit."""
     return JobFolder(storage, f"{job}#tasks")
 
 
@@ -107,7 +108,7 @@ def run_tasks(
 
 
 class FrameWork(Protocol):
-    """What is to be done with the rows of a frame."""
+    """The work on the rows of a frame."""
 
     def write(self, fork: ForkSession, batches: Iterator[pa.RecordBatch]) -> int:
         """Write every row; returns the number of bytes."""
@@ -150,19 +151,19 @@ def _keep(fork: ForkSession, name: str, fragment: Fragment) -> None:
 
 
 def say_in_log(line: str) -> None:
-    """Put a line about progress into the log, which of an Airflow task is the task's own."""
+    """Log a line about progress, in an Airflow task to the task's log."""
     log.info("%s", line)
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What a job did."""
+    """The result of a job."""
 
     job: str
     snapshot_id: str | None
-    """The commit; `None` if the result was left for somebody else to commit."""
+    """The commit; `None` if the result was left for another process to commit."""
     replayed: bool
-    """Whether an earlier attempt had made the commit and nothing was written now."""
+    """Whether an earlier attempt made the commit and this one wrote nothing."""
     tasks: int
     resumed: int
     """Tasks that an earlier attempt had finished."""
@@ -185,7 +186,7 @@ class JobResult:
 class SparkWriteJob:
     """One transaction filled by Spark tasks.
 
-    Made by `open`, which owns its transaction, or by `adopt`, which works for somebody else's.
+    Created by `open`, which owns its transaction, or by `adopt`, which works for another one.
     Nothing is visible to readers before `commit`.
     """
 
@@ -215,10 +216,10 @@ class SparkWriteJob:
         branch: str = "main",
         prepare: Prepare | None = None,
     ) -> SparkWriteJob:
-        """Start the job `job` on a branch, or take it up again where an attempt left it.
+        """Start the job `job` on a branch, or resume it where an attempt left it.
 
-        `prepare` has to make the same changes on every attempt; if it does not, the work of earlier
-        attempts is not used. Give other work another job id: the same id means the same data.
+        `prepare` must make the same changes on every attempt; otherwise the work of earlier
+        attempts is not used. Use another job id for other work: the same id means the same data.
         """
         repo = opened(repository)
         begun = begin_job(repo, job=job, branch=branch, prepare=prepare)
@@ -228,25 +229,25 @@ class SparkWriteJob:
     def adopt(
         cls, spark: SparkSession, repository: RepositoryLike, work: WorkUnit | Mapping[str, Any]
     ) -> SparkWriteJob:
-        """Work for a session that somebody else opened and will commit."""
+        """Work for a session that another process opened and will commit."""
         unit = work if isinstance(work, WorkUnit) else WorkUnit.from_json(work)
         return cls(spark, opened(repository), unit, done=None)
 
     @property
     def view(self) -> Session:
-        """A session with the changes of `prepare`, to look at what there is to write."""
+        """A session with the changes of `prepare`, for reading."""
         return self.repository.resume(self.work)
 
     def stage(self, prepare: Prepare) -> None:
         """Change the arrays of an adopted session before tasks run.
 
-        The changes travel with the fragment: whoever commits it takes over both. Of all jobs that
-        write into one session only one may do so.
+        The changes travel with the fragment: the commit includes both. Only one of the jobs that
+        write to a session may do so.
         """
         session = self.view
         prepare(session)
         self.work = session.work_unit(self.work.job)
-        # Chunks that are written already belong to the same arrays, whatever else was made since.
+        # Chunks already written belong to the same arrays, whatever else was created since.
         self._fragments = [replace(one, base=self.work.staged) for one in self._fragments]
 
     def run(
@@ -259,12 +260,12 @@ class SparkWriteJob:
     ) -> None:
         """Run one task for each name; `write(session, number)` returns how many bytes it wrote.
 
-        A name says what the task writes, and nothing else has it. With `resume`, what tasks of
-        these names have finished in an earlier attempt is taken over. May be called again for other
-        tasks; all of them together are one commit.
+        A name identifies what the task writes and is unique. With `resume`, finished tasks of these
+        names from an earlier attempt are reused. May be called again for other tasks; all of them
+        together are one commit.
 
-        :param say: gets lines about tasks, bytes, rate and time left, now and then; by default they
-            go to the log.
+        :param say: receives lines about tasks, bytes, rate and time left, from time to time; by
+            default they are logged.
         """
         self._check_names(names)
         kept = self._kept(names) if resume else {}
@@ -307,7 +308,7 @@ class SparkWriteJob:
         self._tasks += tasks
 
     def _check_names(self, names: Sequence[str]) -> None:
-        """Refuse, before any task runs, names under which nothing can be kept or found again."""
+        """Refuse, before any task runs, names under which results cannot be stored."""
         wrong = next((name for name in names if not is_writer_name(name)), None)
         if wrong is not None:
             raise InvalidInputError(
@@ -385,7 +386,7 @@ class SparkWriteJob:
         return found
 
     def _kept(self, names: Sequence[str]) -> dict[str, Fragment]:
-        """What earlier attempts have finished of these tasks, by name."""
+        """The results of these tasks from earlier attempts, by name."""
         storage = self.repository.storage
         folder = kept_folder(storage, self.work.job)
         oldest = storage.now() - REUSABLE_FOR

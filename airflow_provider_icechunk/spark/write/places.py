@@ -1,4 +1,4 @@
-"""Where in its arrays a run belongs, if its session was opened for a dataset."""
+"""The place of a run in its arrays, if its session was opened for a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_icechunk.spark.runtime import open_array
 def place_of_run(
     view: Session, arrays: Sequence[str], placement: Placement | None
 ) -> dict[str, Span]:
-    """The part of some arrays that belongs to a run; nothing means all of them."""
+    """The run's part of some arrays; nothing means all of them."""
     if placement is None:
         return {}
     names = {name for path in arrays for name in dimension_names(open_array(view, path))}
@@ -26,7 +26,7 @@ def place_of_write(
     placement: Placement | None,
     region: Mapping[str, Span],
 ) -> Mapping[str, Span]:
-    """A region, by name or number of dimension; along the others what belongs to the run."""
+    """A region, by name or number of dimension; along the others, the run's part."""
     place = place_of_run(view, arrays, placement)
     if not place or not region:
         return region or place

@@ -1,8 +1,9 @@
-"""Give an array other chunks: executors read its cells from the version below and write them again.
+"""Give an array other chunks: executors read its cells from the previous version and write them
+again.
 
 The array stays at its path with its attributes, codecs and fill value; cells that were never
-written stay so. Nothing passes through the driver. Others that write to the array meanwhile are a
-conflict, because their chunks have no place any more.
+written stay so. Nothing passes through the driver. Concurrent writes to the array are a conflict,
+because their chunks no longer fit.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RechunkWriter:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         return [region_name(f"rechunk {self.path} {self.to}", block) for block in self.blocks]
 
     def __call__(self, fork: ForkSession, number: int) -> int:
@@ -69,11 +70,11 @@ class RechunkWork:
         return "/" + self.array.strip("/")
 
     def plan(self, session: Session) -> RechunkPlan:
-        """What is to be moved, by a session that has the array as it was."""
+        """The plan, from a session with the old array."""
         return plan_stored(session.store, self.path, self.chunks, self.shards, memory=self.memory)
 
     def prepare(self, session: Session) -> None:
-        """Put an empty array with the new chunks in the place of the old one."""
+        """Replace the old array by an empty one with the new chunks."""
         node = session.tree.array(self.path)
         document = rechunked(node.user_data, self.chunks, self.shards, self.path)
         session.tree.delete(self.path)

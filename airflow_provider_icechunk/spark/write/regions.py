@@ -41,7 +41,7 @@ BLOCK_BYTES, LARGE_BLOCK_BYTES = 8 << 20, 64 << 20
 """Values that a task holds at once: it calls the function for blocks of about this size.
 
 Small blocks stay in the processor's caches from the function to the file; large ones are stored
-several chunks at once where storing is waiting.
+several chunks at once if storing mostly waits.
 """
 
 
@@ -77,7 +77,7 @@ class RegionWriter:
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         return [region_name(self.array, region) for region in self.regions]
 
 
@@ -101,8 +101,8 @@ def write_regions(
 
     :param job: an id that is the same on every attempt; submitted twice, it commits once.
     :param prepare: creates or resizes arrays; part of the same commit.
-    :param region: the part to write, by name or number of dimension. What it leaves of a chunk is
-        read and kept as it is.
+    :param region: the part to write, by name or number of dimension. The rest of a chunk is read
+        and kept.
     :param tasks: how many; by default by the size of the data and the cores that Spark has.
     """
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
@@ -115,7 +115,7 @@ def write_regions(
 
 
 def region_name(array: str, region: Region) -> str:
-    """A name for a region of an array: the same again, and no other's."""
+    """A stable, unique name for a region of an array."""
     text = f"{array.strip('/')} {region}"
     return f"region-{hashlib.sha256(text.encode()).hexdigest()[:40]}"
 
@@ -125,8 +125,8 @@ def plan_exactly(
 ) -> list[Region]:
     """Regions that share no chunk (with shards, no shard) and cover an array, or a part of it.
 
-    What names no dimension, or reaches beyond the array, is refused: ignored, it would write all of
-    the array, or nothing.
+    A key that names no dimension, or a range beyond the array, is refused: ignoring it would write
+    all of the array, or nothing.
     """
     names = dimension_names(array)
     parts = by_axis(chosen, names, repr(array.path))

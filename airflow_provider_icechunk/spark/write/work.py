@@ -1,4 +1,4 @@
-"""Work for a job: arrays are made to fit first, then tasks write; and a job of one such work."""
+"""Work for a job: first the arrays are adjusted, then tasks write; and a job for one such work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TaskWriter(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """What each task writes, as a name."""
+        """The name of what each task writes."""
         ...
 
     def __call__(self, fork: ForkSession, number: int) -> int:
@@ -33,7 +33,7 @@ class Work(Protocol):
     """One entry of a job's list."""
 
     def prepare(self, session: Session) -> None:
-        """Make the arrays fit; nothing if they do."""
+        """Adjust the arrays if necessary."""
         ...
 
     def writer(self, view: Session, at_once: int) -> TaskWriter:
@@ -54,7 +54,7 @@ def commit_work(
     metadata: Mapping[str, Any] | None,
     rebase_with: ConflictSolver | None,
 ) -> JobResult:
-    """Do one work as a job of its own: after what `prepare` does, and in one commit."""
+    """Do one work as a job of its own: after `prepare`, and in one commit."""
 
     def make(session: Session) -> None:
         if prepare is not None:

@@ -12,7 +12,7 @@ from .workload import simulate
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run them and tell what was found."""
+    """Run them and report the results."""
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")

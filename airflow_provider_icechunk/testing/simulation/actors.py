@@ -32,7 +32,7 @@ _DAY = 86_400.0
 
 
 def plain_writer(here: Process) -> None:
-    """Commits without a solver; whoever loses a race begins again, as something new."""
+    """Commits without a solver; the loser of a race starts over with new work."""
     repo = here.open()
     intent = here.ledger.intend("main", [_whole_chunk(here)])
     session = repo.writable_session("main")
@@ -44,7 +44,7 @@ def plain_writer(here: Process) -> None:
 
 
 def counter(here: Process) -> None:
-    """Adds one to a cell: of two that read the same value, one has to begin again."""
+    """Adds one to a cell: of two that read the same value, one must start over."""
     repo = here.open()
     for _ in range(3):
         intent = here.ledger.intend("main", [Add("/b", here.random.randrange(3))])
@@ -58,7 +58,7 @@ def counter(here: Process) -> None:
 
 
 def retried_writer(here: Process) -> None:
-    """A task that commits with a token; each attempt, and a zombie, goes on from the same base."""
+    """A task that commits with a token; each attempt, and a zombie, has the same base."""
     if "work" not in here.notes:
         intent = here.ledger.intend("main", _edits(here))
         session = here.open().writable_session("main")
@@ -80,7 +80,7 @@ def _finish(here: Process) -> None:
 
 
 def slow_writer(here: Process) -> None:
-    """Writes, does nothing for hours, writes again, and commits."""
+    """Writes, pauses for hours, writes again, and commits."""
     repo = here.open()
     edits = [_whole_chunk(here) for _ in range(here.random.choice((2, 3)))]
     intent = here.ledger.intend("main", edits)
@@ -202,7 +202,7 @@ def brancher(here: Process) -> None:
 
 
 def reader(here: Process) -> None:
-    """Reads a version slowly, and compares it with what it has to be."""
+    """Reads a version slowly, and compares it with the expected one."""
     acknowledged = [
         intent.acknowledged
         for intent in here.ledger.intents.values()
@@ -232,7 +232,7 @@ def reader(here: Process) -> None:
 
 
 def watcher(here: Process) -> None:
-    """Follows `main` commit by commit, and remembers how far it came."""
+    """Follows `main` commit by commit, and remembers its position."""
     told: list[str] = here.notes.setdefault("told", [])
     for _ in range(4):
         repo = here.open()
@@ -260,7 +260,7 @@ def watcher(here: Process) -> None:
 
 
 def expirer(here: Process) -> None:
-    """Takes old snapshots out of the history."""
+    """Removes old snapshots from the history."""
     here.wait(seconds=here.random.choice((0.0, 100.0, 20_000.0, 90_000.0)))
     keep = here.random.choice((None, None, 1, 2))
     limit = here.now - here.age
@@ -268,7 +268,7 @@ def expirer(here: Process) -> None:
 
 
 def collector(here: Process) -> None:
-    """Deletes what nothing needs."""
+    """Deletes unreferenced objects."""
     for _ in range(here.random.choice((1, 1, 2))):
         here.wait(seconds=here.random.choice((0.0, 100.0, 20_000.0, 90_000.0, 120_000.0)))
         limit = here.now - here.age
@@ -288,7 +288,7 @@ def compactor(here: Process) -> None:
 
 
 def _edits(here: Process) -> Sequence[Edit]:
-    """Something that a solver has to bring together with what others do."""
+    """A change that a solver must merge with those of others."""
     kind = here.random.randrange(5)
     if kind == 0:
         return [_whole_chunk(here)]

@@ -1,4 +1,4 @@
-"""Whether what is stored keeps the promises. The single checks are those of `verify`."""
+"""Whether the stored state keeps the promises. The individual checks are those of `verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_repository(repo: Repository, ledger: Ledger, witness: Witness, oldest:
 
 
 def _check_moves(witness: Witness) -> None:
-    """Every commit to `main` stands on what was there before it."""
+    """Every commit to `main` has the previous one as its parent."""
     heads = witness.heads["main"]
     for before, now in pairwise(heads):
         parent = witness.seen[now].parent
@@ -57,7 +57,7 @@ def _check_commits(ledger: Ledger, witness: Witness) -> None:
 
 
 def _check_history(repo: Repository, witness: Witness, oldest: int) -> None:
-    """What is left of a history is in its order, and only what is old is missing."""
+    """The rest of a history is in order, and only old commits are missing."""
     heads = witness.heads["main"]
     places = {snapshot: place for place, snapshot in enumerate(heads)}
     history = list(repo.ancestry(branch="main"))

@@ -1,4 +1,4 @@
-"""The store of a simulation: objects in memory, writes under way, and what a power loss takes."""
+"""The store of a simulation: objects in memory, writes in flight, and power losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOVING = ("refs/", "r/", "repo", "state.json")
 
 
 class Disk(MemoryStorage):
-    """What all processes of a simulation share.
+    """The state that all processes of a simulation share.
 
     :param is_folder: whether unconditional writes are lost in a power loss unless settled, as in a
         folder of a local file system.
@@ -62,7 +62,7 @@ class Disk(MemoryStorage):
         }
 
     def lose_power(self) -> None:
-        """Of what was not settled, each object is there, as it was before, or torn if it is new."""
+        """Each unsettled object is present, as it was before, or torn if it is new."""
         for key, (before, _) in self._unsettled.items():
             now = self._objects.get(key)
             fate = self._random.random()
@@ -80,15 +80,15 @@ class Disk(MemoryStorage):
         self._unsettled.clear()
 
     def send_later(self, write: Callable[[], object]) -> None:
-        """A write that is under way and lands some time."""
+        """A write in flight that lands some time later."""
         self._under_way.append(write)
 
     def land_some(self) -> None:
-        """Some of what is under way may land now."""
+        """Some writes in flight may land now."""
         if self._under_way and self._random.random() < 0.1:
             self._under_way.pop(int(self._random.random() * len(self._under_way)))()
 
     def land_all(self) -> None:
-        """Everything that is under way lands."""
+        """All writes in flight land."""
         while self._under_way:
             self._under_way.pop(0)()

@@ -1,4 +1,6 @@
-"""What goes wrong in a simulation, and how often. Each fault is one that a real store can have."""
+"""The faults of a simulation, and their probabilities. Each fault is one that a real store can
+have.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from typing import Any
 
 
 class Fault(StrEnum):
-    """What can happen to one call."""
+    """The faults of one call."""
 
     CRASH_BEFORE = "crash_before"
     """The process dies and the request is never sent."""
     CRASH_AFTER = "crash_after"
-    """The process dies before it hears the answer."""
+    """The process dies before it receives the answer."""
     CRASH_IN_FLIGHT = "crash_in_flight"
     """The process dies, and its write lands some time later."""
     LOST_ANSWER = "lost_answer"
-    """The write is carried out and its answer lost; back ends find out by reading back."""
+    """The write is carried out and its answer lost; back ends read back to find out."""
     LATE = "late"
     """The write gets no answer, is sent again, and the first one lands later as well."""
     DUPLICATE = "duplicate"
@@ -32,7 +34,7 @@ class Fault(StrEnum):
     DISK_FULL = "disk_full"
     """No write succeeds for a while."""
     POWER_LOSS = "power_loss"
-    """Every process dies, and of what was not settled some is lost or torn. Folders only."""
+    """Every process dies, and some unsettled writes are lost or torn. Folders only."""
     CLOCK_JUMP = "clock_jump"
     """The clock of the host is set."""
 
@@ -88,7 +90,7 @@ class Faults:
     power_loss: float = 0.0
     clock_jump: float = 0.0
     calls: int = 1_000_000
-    """After so many calls nothing fails any more: then everything has to end."""
+    """After this many calls there are no more faults, so everything must end."""
     longest_delay: float = _DELAYS[-1]
 
     @classmethod
@@ -108,7 +110,7 @@ class Faults:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """What differs from no faults at all."""
+        """The faults with a nonzero probability."""
         usual = Faults()
         return {key: value for key, value in asdict(self).items() if value != getattr(usual, key)}
 
@@ -124,7 +126,7 @@ class FaultSource:
         self.happened: dict[str, int] = {}
 
     def draw(self, kinds: tuple[Fault, ...]) -> Fault | None:
-        """What happens to a call."""
+        """The fault of a call, if any."""
         self.calls += 1
         if self.calls > self._faults.calls:
             return None

@@ -1,6 +1,6 @@
-"""What the processes of a simulation meant to commit, and what became of the branches.
+"""What the processes of a simulation intended to commit, and how the branches moved.
 
-The ledger belongs to nobody: it is written at the moment things happen, whoever dies then.
+The ledger belongs to no process: it is written when things happen, even if a process dies then.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Ledger:
 
     intents: dict[str, Intent] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
-    """Snapshots that were acknowledged to actors who did not say what they would hold."""
+    """Acknowledged snapshots of actors that did not declare their content."""
 
     def intend(self, branch: str, edits: Sequence[Edit]) -> Intent:
-        """Something that is going to be committed."""
+        """An intended commit."""
         intent = Intent(f"intent-{len(self.intents)}", branch, tuple(edits))
         self.intents[intent.name] = intent
         return intent
@@ -69,7 +69,7 @@ class Seen:
 
 
 class Witness:
-    """Sees every move of a branch at the moment it happens, and what each snapshot must hold."""
+    """Records every move of a branch, and the expected content of each snapshot."""
 
     names = ("main", "side")
 
@@ -83,7 +83,7 @@ class Witness:
         self.states: dict[str, State | None] = {}
 
     def look(self) -> None:
-        """Note where the branches are now."""
+        """Record the current branches."""
         core = self.repo.core
         for name in self.names:
             head = core.refs.branch(name)
@@ -101,11 +101,11 @@ class Witness:
             self._describe(head)
 
     def state(self, snapshot: str) -> State | None:
-        """What a snapshot must hold; `None` if nobody said so."""
+        """The expected content of a snapshot; `None` if unknown."""
         return self.states.get(snapshot)
 
     def note(self, snapshot: str, base: str, intent: Intent) -> None:
-        """A snapshot that no branch names yet: once its base has expired, nothing else tells it."""
+        """A snapshot that no branch names yet: once its base has expired, only this records it."""
         before = self.states.get(base)
         self.seen[snapshot] = Seen(snapshot, base, intent.name)
         self.states[snapshot] = None if before is None else after(before, intent.edits)

@@ -1,4 +1,4 @@
-"""What commits do to arrays, on plain bytes: the model that a repository is compared with.
+"""The effect of commits on arrays, in plain bytes: the model that a repository is compared with.
 
 A tree of the model has, for each array, its attributes and its cells. A commit is a list of edits;
 the state of a snapshot is that of its parent after the edits of its commit.
@@ -93,7 +93,7 @@ def after(state: State, edits: Sequence[Edit]) -> State:
 
 
 def perform(session: Session, edits: Sequence[Edit]) -> None:
-    """Do the same in a session, as a program without Zarr would."""
+    """Apply the same in a session, as a program without Zarr would."""
     for edit in edits:
         if isinstance(edit, Erase):
             session.tree.delete(edit.path)
@@ -140,7 +140,7 @@ def seen(session: Session) -> State:
 
 
 def difference(expected: State, found: State) -> str | None:
-    """How two states differ, in words; `None` if they do not."""
+    """A description of how two states differ; `None` if they do not."""
     if expected.keys() != found.keys():
         return f"arrays are {sorted(found)}, not {sorted(expected)}"
     for path, array in expected.items():

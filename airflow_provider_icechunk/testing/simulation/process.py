@@ -31,12 +31,12 @@ T = TypeVar("T")
 _LATENCY = 0.02
 _FULL_FOR = 5
 _NOT_READ_BACK = 0.3
-"""Probability that a write without an answer cannot be read back either."""
+"""The probability that a write without an answer cannot be read back either."""
 _JUMPS = (-3_600.0, -300.0, -30.0, 30.0, 300.0, 3_600.0)
 
 
 class Machine:
-    """What the processes of one simulation share besides the disk."""
+    """The state that the processes of one simulation share besides the disk."""
 
     def __init__(
         self, scheduler: Scheduler, disk: Disk, source: FaultSource, random: Random, page: int
@@ -48,11 +48,11 @@ class Machine:
         self.page = page
         """How many keys of a listing are answered at once."""
         self.outages = 0
-        """How often the power was lost: processes that began before are dead."""
+        """The number of power losses: processes started before the last one are dead."""
         self.trace: list[str] | None = None
 
     def order(self, count: int) -> list[int]:
-        """An order in which things are done that may be done at once."""
+        """An order for things that may happen concurrently."""
         places = list(range(count))
         if count == 2:
             return places if self.random.random() < 0.5 else [1, 0]
@@ -166,7 +166,7 @@ class ProcessStorage:
             self._die()
 
     def scan(self, prefix: str) -> Iterator[Listed]:
-        """See `Storage.scan`; what is written meanwhile may be seen or not."""
+        """See `Storage.scan`; concurrent writes may or may not be seen."""
         last = ""
         while True:
             self._step(f"scan {prefix} after {last!r}", READS)
@@ -213,7 +213,7 @@ class ProcessStorage:
         """The disk honours conditions."""
 
     def pause(self, seconds: float) -> None:
-        """Do nothing for a while."""
+        """Wait for a while."""
         self._machine.scheduler.wait(seconds)
         self._check_alive()
 
@@ -237,7 +237,7 @@ class ProcessStorage:
         *,
         is_late: bool,
     ) -> PutOutcome:
-        """The answer of a write is lost; what became of it is found out as back ends do."""
+        """The answer of a write is lost; its outcome is determined as back ends do."""
         if is_late:
             self._disk.send_later(write)
         else:
@@ -257,7 +257,7 @@ class ProcessStorage:
             self._reads_back = False
 
     def _step(self, what: str, kinds: tuple[Fault, ...]) -> Fault | None:
-        """Let others go on, then decide what happens to the call."""
+        """Let others run, then decide what happens to the call."""
         machine = self._machine
         self._check_alive()
         machine.scheduler.step()

@@ -1,7 +1,7 @@
-"""Tasks of which exactly one runs at a time, switched where they ask for it, on virtual time.
+"""Tasks of which exactly one runs at a time, switched on request, in virtual time.
 
-Each task has a thread of its own, since the code that is simulated is ordinary synchronous code.
-A baton goes around: only its holder runs, and who gets it next is drawn from the seed.
+Each task has a thread of its own, since the simulated code is ordinary synchronous code. Only the
+holder of a baton runs, and its next holder is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Over(BaseException):
-    """The schedule has ended; whoever still runs is unwound. Not for handlers."""
+    """The schedule has ended; tasks that still run are unwound. Not to be caught."""
 
 
 class EndlessError(AssertionError):
@@ -25,7 +25,7 @@ class EndlessError(AssertionError):
 
 
 class VirtualClock:
-    """A time that passes only when somebody waits or asks the store for something."""
+    """A clock that advances only when a task waits or calls the store."""
 
     def __init__(self, now: datetime = START) -> None:
         self.now = now
@@ -52,7 +52,7 @@ class Policy:
 
     @classmethod
     def drawn(cls, random: Random) -> Policy:
-        """One of them; ranks that change d times find what needs d unlucky moments."""
+        """One of them; ranks that change d times find bugs that need d unlucky moments."""
         name = random.choice(("even", "sticky", "sticky", "ranked", "ranked"))
         switch = random.choice((0.02, 0.1, 0.3)) if name == "sticky" else 1.0
         count = random.randint(1, 4) if name == "ranked" else 0
@@ -77,7 +77,7 @@ class SimulatedTask:
 
 
 CURRENT: ContextVar[SimulatedTask | None] = ContextVar("CURRENT", default=None)
-"""The task on whose behalf code runs, also in a thread that the task waits for."""
+"""The task for which code runs, even in a thread that the task waits for."""
 
 
 class Scheduler:
@@ -126,9 +126,9 @@ class Scheduler:
             raise self._failure
 
     def step(self) -> None:
-        """A point at which another task may go on."""
+        """A point at which another task may take over."""
         task = self._current
-        # A thread that a task waits for runs to its end: nobody else can go on in it.
+        # A thread that a task waits for runs to its end: no other task can take over in it.
         if task is None or task.ident != threading.get_ident():
             return
         self.steps += 1
@@ -137,7 +137,7 @@ class Scheduler:
         self._switch(task)
 
     def wait(self, seconds: float) -> None:
-        """Go on when so much time has passed."""
+        """Continue when this much time has passed."""
         task = self._current
         if task is None or task.ident != threading.get_ident():
             self.clock.pass_by(seconds)

@@ -86,11 +86,11 @@ class SimulationOptions:
 
 
 Act = Callable[["Process"], None]
-"""What a process does. Called again, as a new process, after it died or the store failed."""
+"""The work of a process. Called again, as a new process, after it died or the store failed."""
 
 
 class Process:
-    """One attempt of an actor, as the actor sees it."""
+    """One attempt of an actor, from the actor's point of view."""
 
     def __init__(
         self, simulation: Simulation, name: str, attempt: int, notes: dict[str, Any]
@@ -118,12 +118,12 @@ class Process:
 
     @property
     def age(self) -> timedelta:
-        """How much expiry and collection leave alone in this schedule."""
+        """The minimum age for expiry and collection in this schedule."""
         return timedelta(seconds=self.options.age)
 
     @property
     def witness(self) -> Witness:
-        """What really happened; for checks, not for decisions."""
+        """The true events; for checks, not for decisions."""
         return self._simulation.witness
 
     def open(self) -> Repository:
@@ -142,7 +142,7 @@ class Process:
         return snapshot
 
     def acknowledge(self, snapshot: str) -> None:
-        """Note that somebody was told of a commit to `main`: it has to stay there."""
+        """Record that a commit to `main` was acknowledged: it must stay there."""
         self.ledger.told.append(snapshot)
 
     def spawn(self, name: str, act: Act, notes: dict[str, Any] | None = None) -> None:
@@ -169,7 +169,7 @@ class SimulationOutcome:
 
 
 class SimulationError(AssertionError):
-    """A schedule broke a promise; the message has all that is needed to repeat it."""
+    """A schedule broke a promise; the message contains everything needed to repeat it."""
 
     def __init__(self, options: SimulationOptions, cause: BaseException, trace: list[str]) -> None:
         self.options = options
@@ -185,7 +185,7 @@ class Simulation:
     """A repository in memory, processes that share it, and one seed for all that happens.
 
     :param options: see `SimulationOptions.drawn`.
-    :param trace: whether to keep every call, for people.
+    :param trace: whether to keep every call, for display.
     :param attempts: how often a process is started at most.
     """
 
@@ -220,7 +220,7 @@ class Simulation:
     def run(self, check: Callable[[Repository], None] = lambda _: None) -> SimulationOutcome:
         """Run to the end and check everything; raises `SimulationError`.
 
-        :param check: what else has to be true of the repository then; raises if it is not.
+        :param check: an additional check of the repository; raises if it fails.
         """
         try:
             with warnings.catch_warnings():
@@ -264,7 +264,7 @@ class Simulation:
 
     @property
     def _is_calm(self) -> bool:
-        """Whether nothing fails any more."""
+        """Whether there are no more faults."""
         return self.source.calls > self.options.faults.calls and self.disk.full_for == 0
 
     def _count(self, what: str) -> None:
@@ -272,12 +272,12 @@ class Simulation:
 
     def _check(self) -> None:
         self._commit_once_more()
-        # Writers may be off by as much as the engine lets them.
+        # The clocks of writers may be off by as much as the engine allows.
         young = self.clock.now - timedelta(seconds=self.options.age - MAX_CLOCK_SKEW_SECONDS)
         check_repository(Repository.open(self.disk), self.ledger, self.witness, to_micros(young))
 
     def _commit_once_more(self) -> None:
-        """Whatever happened, the next commit works."""
+        """The next commit works, whatever happened before."""
         self.clock.pass_by(60)
         world = World(
             now=self.clock, entropy=self.random.randbytes, monotonic=self.clock.now.timestamp
@@ -299,7 +299,7 @@ class Simulation:
 
 
 def _may_help(error: IcechunkError) -> bool:
-    """Whether a scheduler that tries again can get further."""
+    """Whether a retry by a scheduler can get further."""
     return isinstance(error, StorageError) or error.kind is Kind.ATTEMPTS_EXHAUSTED
 
 

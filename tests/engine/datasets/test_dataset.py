@@ -66,8 +66,8 @@ def test_a_run_can_have_several_labels(at: Any) -> None:
 @pytest.mark.parametrize(
     ("at", "message"),
     [
-        (None, "has to say where on 'time'"),
-        ({}, "has to say where on 'time'"),
+        (None, "must say where along 'time'"),
+        ({}, "must say where along 'time'"),
         ({"day": "2026-01-01"}, "growing dimensions of 'weather' are 'time'"),
         ({"latitude": 3, "time": "2026-01-01"}, "growing dimensions of 'weather' are 'time'"),
         ({"time": ""}, "without a logical date"),

@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_refused_with_its_file(fork: ForkSession, files: 
     with pytest.raises(InvalidInputError, match=r"0\.nc: there is no variable 'w'"):
         slabs(files, 0, ((0, 4), (0, 6)), variable="w")(fork, 0)
     Path(files[0]).write_bytes(b"something else")
-    with pytest.raises(InvalidInputError, match=r"0\.nc: this is no HDF5"):
+    with pytest.raises(InvalidInputError, match=r"0\.nc: not an HDF5"):
         slabs(files, 0, ((0, 4), (0, 6)))(fork, 0)
 
 

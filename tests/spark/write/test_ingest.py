@@ -303,10 +303,10 @@ def test_unsupported_filters_types_and_borders_are_named(
         file["text"] = "words"
     with pytest.raises(IcechunkError, match=r"'text' cannot be referred to.*no counterpart"):
         refer(repository, [lzf], variables={"text": "text", "time": "time"})
-    with pytest.raises(InvalidInputError, match="no wanted variable has the dimension 'month'"):
+    with pytest.raises(InvalidInputError, match="no selected variable has the dimension 'month'"):
         refer(repository, [lzf], along="month", variables={"lat": "lat"})
     (tmp_path / "files" / "no.nc").write_bytes(b"no HDF5")
-    with pytest.raises(InvalidInputError, match=r"no\.nc: this is no HDF5"):
+    with pytest.raises(InvalidInputError, match=r"no\.nc: not an HDF5"):
         refer(repository, [str(tmp_path / "files" / "no.nc")])
 
 

@@ -293,7 +293,7 @@ class RepositoryConfig(Settings):
         default=None, metadata=later(whole(U16, minimum=1))
     )
     max_concurrent_decodes: int | None = field(default=None, metadata=later(whole(U16)))
-    """Kept, but not used: what is decoded at once is limited by memory."""
+    """Kept, but not used: memory limits how much is decoded at once."""
     attributes_file_threshold_bytes: int | None = field(default=None, metadata=later(whole(U32)))
     """Attributes of a node whose JSON is longer go to a separate file, in generations `draft`,
     `alpha1` and `alpha`. By default none do."""

@@ -1,7 +1,7 @@
 """Base of all groups of settings: optional values, checked when set, mergeable.
 
-`None` means not chosen; defaults are filled in by `RepositoryConfig.resolved`, not here, so a
-stored configuration contains only what somebody chose.
+`None` means not set; `RepositoryConfig.resolved` fills in defaults, so a stored configuration
+contains only explicit settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Settings(Made):
         object.__setattr__(self, name, value)
 
     def shown_facts(self) -> Mapping[str, object]:
-        """Every setting; where none was chosen, what it is in effect."""
+        """Every setting; the effective default if it was not set."""
         return {name: self._in_effect(name, one) for name, one in self.shown_arguments().items()}
 
     def _in_effect(self, name: str, value: object) -> object:
@@ -106,7 +106,7 @@ def _deep(item: Any) -> bool:
 
 
 EFFECTIVE: dict[type, Mapping[str, object]] = {}
-"""Values in effect of settings that nobody chose, for display."""
+"""Effective values of settings that were not set, for display."""
 
 _CHECKS: dict[type, dict[str, Check]] = {}
 

@@ -147,7 +147,7 @@ class VirtualChunkContainer(Settings):
     name: str | None = field(default=None, kw_only=True)
 
     def problem(self) -> str | None:
-        """What makes this container unusable, or `None`.
+        """Why this container is unusable, or `None`.
 
         Old versions often stored unusable containers; they are kept but never used.
         """

@@ -165,7 +165,7 @@ class AttributeFiles:
         done: AttributeReading | Writing,
         encode: Callable[[AttributesId, Rows], bytes] | None = None,
     ) -> None:
-        """Store what is new in a written snapshot, and remember where its attributes are."""
+        """Store the new attributes of a written snapshot, and remember where they are."""
         if isinstance(done, Writing) and done.rows and encode is not None:
             assert done.file is not None
             rows = tuple(done.rows)

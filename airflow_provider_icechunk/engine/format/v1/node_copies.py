@@ -1,4 +1,4 @@
-"""Copy the nodes that a commit did not change from the file that they were found in.
+"""Copy the nodes that a commit did not change from their file.
 
 Stored bytes are hostile. Nodes are copied only from a file that has the layout of this package, and
 only if all that they consist of is valid, lies between the links and the end of the nodes, and is
@@ -26,9 +26,10 @@ _MOST_WASTE = 1 << 16
 
 
 def copy_nodes(snapshot: Snapshot, dialect: Dialect) -> PayloadWriter | None:
-    """The stored nodes with the changed ones behind them; `None` if all have to be written.
+    """The stored nodes followed by the changed ones; `None` if all must be written.
 
-    What a changed node was stays in the file without a use, until that is a quarter of it.
+    The old version of a changed node stays in the file, unused, until such bytes make up a quarter
+    of it.
     """
     nodes = snapshot.nodes
     if not isinstance(nodes, EditedNodes):
@@ -52,7 +53,7 @@ def copy_nodes(snapshot: Snapshot, dialect: Dialect) -> PayloadWriter | None:
 
 
 def _is_copyable(table: NodeTable, source: Source, shape: Shape, dialect: Dialect) -> bool:
-    """Whether a copy of the nodes says what decoding and encoding them would."""
+    """Whether a copy of the nodes equals the result of decoding and encoding them."""
     data = source.buffer.data
     if source.dialect is not dialect or shape.slots[8:] or not table.is_sorted:
         return False

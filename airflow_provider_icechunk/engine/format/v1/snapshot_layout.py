@@ -1,8 +1,8 @@
-"""How the snapshot files of this package are laid out, in generations `1` and `2`.
+"""The layout of this package's snapshot files, in generations `1` and `2`.
 
 Every file begins with the vtables of all tables, then two marks, the root and the links to its
-nodes. The nodes follow, and behind them all that a commit writes anew. So the nodes of a file stay
-where they are when a later one copies them.
+nodes. The nodes follow, and after them everything that a commit writes anew. So nodes keep their
+offsets when a later file copies them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SHAPES = (
 )
 
 START = IDENTIFIER + b"".join(shape.vtable() for shape in SHAPES)
-"""How files of this package begin, behind the position of the root."""
+"""The start of files of this package, after the position of the root."""
 MARKS_AT = 4 + len(START)
 MARKS = struct.Struct("<II")
 """Where nodes ended when all of them were written, and where they end now."""

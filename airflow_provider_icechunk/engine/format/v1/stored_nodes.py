@@ -81,7 +81,7 @@ def read_nodes(root: Table, dialect: Dialect) -> Mapping[str, Node]:
     except ValueError as error:
         return buffer.fail(str(error))
     if count <= _FEW_NODES:
-        # Damage is told at once where looking for it costs next to nothing.
+        # Damage is reported at once if detecting it costs almost nothing.
         nodes.decode_all()
     return nodes
 

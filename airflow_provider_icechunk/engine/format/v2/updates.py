@@ -158,7 +158,7 @@ class Expire:
     keep_last: int = 1
     """How many snapshots of each remaining branch are kept regardless of age."""
     allowed: Allowed | None = None
-    """What may expire; `None` for everything that is old enough."""
+    """The snapshots that may expire; `None` for all that are old enough."""
 
 
 @dataclass(frozen=True, slots=True)

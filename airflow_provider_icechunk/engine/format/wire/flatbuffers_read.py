@@ -1,9 +1,9 @@
 """A verified FlatBuffers reader, with long vectors of tables as NumPy columns.
 
 `Table` reads small things one at a time. Long vectors of tables are read by `TableBatch`, one
-NumPy gather per field. What a file can make this reader do is bounded by its own size: each table
-costs 8 units and each byte of a vector one, from a purse of twice the payload, so vectors
-that share their parts cannot blow up; depth is bounded as well.
+NumPy gather per field. The work that a file can cause is bounded by its own size: each table costs
+8 units and each byte of a vector one, from a purse of twice the payload, so vectors that share
+their parts cannot blow up; depth is bounded as well.
 
 Writers share vtables, so a million tables have a handful of layouts. `batches` groups the tables by
 vtable; a `TableBatch` then has a fixed offset for every slot, a field is one gather, and each check

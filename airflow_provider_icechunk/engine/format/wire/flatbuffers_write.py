@@ -57,7 +57,7 @@ class PayloadWriter:
 
     @classmethod
     def onto(cls, data: bytearray, shapes: tuple[Shape, ...]) -> PayloadWriter:
-        """A payload that goes on where `data`, which begins with the same shapes, ends."""
+        """A payload that continues at the end of `data`, which begins with the same shapes."""
         writer = cls(bytes(data[4:8]), shapes)
         writer.data = data
         return writer
@@ -93,7 +93,7 @@ class PayloadWriter:
         struct.pack_into(f"<{code}", self.data, at, value)
 
     def link(self, at: int, target: int | None = None) -> None:
-        """Point the reference at `at` to `target`, by default to what is appended next."""
+        """Point the reference at `at` to `target`, by default to the next appended item."""
         _U32.pack_into(self.data, at, (len(self.data) if target is None else target) - at)
 
     def text(self, at: int, value: str) -> None:

@@ -171,7 +171,7 @@ def sequence_file(number: int) -> str:
 
 
 def parse_sequence_file(name: str) -> int | None:
-    """The number behind a file name; `None` for other files in the folder."""
+    """The number in a file name; `None` for other files in the folder."""
     if not name.endswith(_SUFFIX):
         return None
     try:

@@ -153,7 +153,7 @@ def decode_ref(data: bytes, *, where: str) -> SnapshotId:
 
 
 def decode_id(value: object, *, where: str) -> bytes:
-    """The id behind a list of 16 numbers."""
+    """The id from a list of 16 numbers."""
     try:
         if isinstance(value, list) and len(value) == EARLY_OBJECT_ID_SIZE:
             return bytes(value)

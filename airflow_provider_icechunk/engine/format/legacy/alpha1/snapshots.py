@@ -226,7 +226,7 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A snapshot with what came before it."""
+    """A snapshot and its history."""
 
     own: Ancestor
     history: tuple[Ancestor, ...] = ()
@@ -316,7 +316,7 @@ def read_attributes(document: object, expected: AttributesId, where: str) -> Row
 
 
 def _read_past(fields: js.Object, where: str) -> Past:
-    """Identity and history; the parent is the youngest ancestor, wherever it stands."""
+    """Identity and history; the parent is the youngest ancestor, wherever it is listed."""
     entries = js.as_list(fields["short_term_history"], "the history", where=where)
     history = [_read_ancestor(entry, where) for entry in entries]
     parents = js.as_number(fields["short_term_parents"], "the parents", where=where, most=_U16)

@@ -46,7 +46,7 @@ class DraftCodec:
     """Files of generation `draft` to values and back.
 
     Message, time and parent of a snapshot are in the state file: `entry` returns what it lists; its
-    second argument says whether to read the file again. `layout` learns the names that other
+    second argument says whether to read the file again. `layout` records the names that other
     software gave to files.
     """
 
@@ -65,7 +65,7 @@ class DraftCodec:
         self._entry = entry
 
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
-        """The snapshot in the file `where`, with what the state says of it."""
+        """The snapshot in the file `where`, combined with its entry in the state file."""
         limit = self._limits.other_bytes
         with Purse(len(data), where=where) as purse:
             reading = self._attributes.reading(self._decode_attributes, purse)

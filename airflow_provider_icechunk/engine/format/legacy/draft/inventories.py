@@ -47,7 +47,7 @@ _TOP_OFFSET = np.uint64((1 << 63) - 1 - _U32)
 _LARGEST_COLUMN = (1 << 31) - 1
 _COST = Cost(row=200, value=8)
 _ARRAY_COST = 2000
-"""Bytes of the columns of one array, beside what is in them."""
+"""The overhead in bytes of the columns of one array."""
 
 
 def encode_inventory(manifest: Manifest, files: FileIds, *, level: int) -> bytes:
@@ -340,7 +340,7 @@ class _InventoryReader:
 
 
 def _from_hex(names: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Ids behind names of the usual length, and which of them are ours."""
+    """Ids from names of the usual length, and which of them this package created."""
     nibbles = _NIBBLES[names]
     ids = np.asarray(nibbles[:, 0::2] << 4 | nibbles[:, 1::2], np.uint8)
     ours = ~(nibbles == 255).any(axis=1) & ~_begin_with(ids, FOREIGN)

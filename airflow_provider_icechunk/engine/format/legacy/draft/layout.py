@@ -31,7 +31,7 @@ from airflow_provider_icechunk.exceptions import (
 CONFIG_KEY = "config.yaml"
 SUFFIX = ".parquet"
 FOREIGN = b"name"
-"""The first bytes of ids that stand for names. Our own ids are random UUIDs."""
+"""The first bytes of ids that represent names. Ids of this package are random UUIDs."""
 
 _OURS = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _CHUNKS = "c/"

@@ -34,7 +34,7 @@ Fields = dict[int, Any]
 
 
 class Long(int):
-    """A number that is stored as one of 64 bits: in other places it is not seen."""
+    """A number stored with 64 bits; elsewhere it is ignored."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ _NONE = Pages(0, 0, 0, 0, shares=False)
 def survey(data: bytes, *, where: str) -> list[Pages]:
     """The pages of all columns of a file, in the order of its schema.
 
-    A column's own entry also has a name and a type, which the library does not look at.
+    A column's own entry also has a name and a type, which the library ignores.
     """
     size = int.from_bytes(data[-8:-4], "little")
     start = len(data) - 8 - size
@@ -111,7 +111,7 @@ class _Surveyor:
             raise self._damaged("its footer does not describe a column")
         claimed, size, start = numbers
         if claimed <= 0:
-            # Nothing of it is ever read; writers leave its place at 0.
+            # It is never read; writers leave it at 0.
             return _NONE
         if 0 < first < start:
             start = first
@@ -156,13 +156,13 @@ def _parse(data: bytes, start: int, stop: int, where: str) -> tuple[Fields, int]
     try:
         fields, size = _struct(piece, 0, 0)
     except (IndexError, _DamagedError):
-        # Whoever reads past the end of the piece raises an `IndexError`: no position is negative.
+        # Reading past the end of the piece raises an `IndexError`: no position is negative.
         raise FormatError(f"{where}: its footer or the header of a page is damaged") from None
     return fields, start + size
 
 
 class _DamagedError(Exception):
-    """What is there is not Thrift."""
+    """The bytes are not valid Thrift."""
 
 
 def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:

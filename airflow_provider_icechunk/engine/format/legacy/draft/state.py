@@ -74,7 +74,7 @@ class StateFile:
     """`None` where the document has no `refs`."""
     deleted_tags: frozenset[str] = frozenset()
     store_root: str | None = None
-    """Where the data is, if not beside the document."""
+    """Where the data is, if not next to the document."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Members that the sketch does not know; kept."""
 

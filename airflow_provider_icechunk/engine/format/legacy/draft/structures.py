@@ -57,7 +57,7 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class StructureFacts:
-    """What a structure file says about its snapshot beside the nodes."""
+    """What a structure file says about its snapshot besides the nodes."""
 
     id: SnapshotId
     parent: SnapshotId | None

@@ -29,7 +29,7 @@ _ENTRY_MEMORY = 24
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Memory that reading takes beside the texts themselves."""
+    """Memory that reading takes in addition to the texts themselves."""
 
     row: int
     value: int
@@ -268,7 +268,7 @@ def _shared_bytes(column: Any) -> int:
 
 
 def broken(where: str, error: Exception) -> FormatError:
-    """A `FormatError` with what pyarrow says is wrong with a Parquet file."""
+    """A `FormatError` with pyarrow's description of the problem."""
     return FormatError(f"{where}: not a readable Parquet file ({str(error)[:200]})")
 
 
