@@ -113,7 +113,9 @@ class Case:
             importlib.import_module("airflow_provider_icechunk.engine.zarr_store.store")
         if self.is_ours and self.endpoint is not None:
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
+            _ = self.library.s3_storage
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
+            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.connection")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.listing")
             importlib.import_module("urllib3")
             # Not before: in a forked process a client that was there already may be a parent's.

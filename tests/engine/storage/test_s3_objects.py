@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Barrier, Thread
 from traceback import format_exception
 from typing import ClassVar
 from urllib.parse import parse_qs, quote_plus
@@ -22,7 +22,7 @@ from airflow_provider_icechunk.engine.storage.base import Absent, Anything, Boun
 from airflow_provider_icechunk.engine.storage.clouds.troubles import NativeError
 from airflow_provider_icechunk.engine.storage.s3.client import make_client
 from airflow_provider_icechunk.engine.storage.s3.errors import classify, code_of
-from airflow_provider_icechunk.engine.storage.s3.objects import ask_root, find_root
+from airflow_provider_icechunk.engine.storage.s3.objects import NativeObjects, ask_root, find_root
 from airflow_provider_icechunk.engine.storage.s3.settings import Checksums, S3Settings
 from airflow_provider_icechunk.engine.storage.s3.storage import S3Storage
 from airflow_provider_icechunk.engine.storage.secrets import (
@@ -152,6 +152,25 @@ def test_listing_and_deleting_a_few_objects_does_not_wait_for_boto3() -> None:
     assert [query.get("continuation-token") for query in queries] == [None, ["to/ken+="]]
     assert {verb for verb, _, _, _ in Script.seen[2:]} == {"DELETE"}
     assert all("/eu-central-1/s3/aws4_request" in one[2]["authorization"] for one in Script.seen)
+
+
+def test_requests_that_come_together_share_one_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, made = Barrier(2), []
+    keys, make = NativeObjects._keys, NativeObjects._make
+
+    def keys_of_both(objects: NativeObjects) -> object:
+        both.wait(30.0)
+        return keys(objects)
+
+    def counted(objects: NativeObjects, *given: object) -> object:
+        made.append(given)
+        return make(objects, *given)
+
+    monkeypatch.setattr(NativeObjects, "_keys", keys_of_both)
+    monkeypatch.setattr(NativeObjects, "_make", counted)
+    with scripted((200, {}, b"a"), (200, {}, b"b")) as storage:
+        storage.get_many([("a", None), ("b", None)])
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -272,14 +273,17 @@ class _Stores:
         self._settings = settings
         self._tokens = Tokens(settings.source)
         self._held: dict[str, tuple[Any, Holder]] = {}
+        self._making = Lock()
 
     def of(self, purpose: str) -> Any:
         token = self._tokens.present()
-        held = self._held.get(purpose)
-        if held is None or held[0] != token:
-            claim()
-            held = (token, Holder(self._made(token, purpose)))
-            self._held[purpose] = held
+        # The first requests come together, and making a store costs more than sending them.
+        with self._making:
+            held = self._held.get(purpose)
+            if held is None or held[0] != token:
+                claim()
+                held = (token, Holder(self._made(token, purpose)))
+                self._held[purpose] = held
         return held[1].store
 
     def _made(self, token: Any, purpose: str) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from os import environ
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -75,6 +76,7 @@ class NativeObjects:
         self._credentials = credentials
         self._bundle = bundle
         self._held: dict[bool, tuple[Any, Holder]] = {}
+        self._making = Lock()
         self._readable = True
         self._pool: PoolManager | None = None
 
@@ -182,11 +184,13 @@ class NativeObjects:
         if not usable():
             raise UseClient
         keys = self._keys()
-        held = self._held.get(large)
-        if held is None or held[0] != keys:
-            claim()
-            held = (keys, Holder(self._made(keys, large)))
-            self._held[large] = held
+        # The first requests come together, and making a store costs more than sending them.
+        with self._making:
+            held = self._held.get(large)
+            if held is None or held[0] != keys:
+                claim()
+                held = (keys, Holder(self._made(keys, large)))
+                self._held[large] = held
         store: S3Store = held[1].store
         return store
 
