@@ -120,16 +120,39 @@ def peak(pid: int) -> int:
     return total
 
 
+def processor(pid: int) -> float:
+    """Seconds of processor that a process and those that it started took."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            facts = stat.read_text().rpartition(") ")[2].split()
+        except FileNotFoundError:
+            continue
+        if str(pid) in (stat.parent.name, facts[1]):
+            total += int(facts[11]) + int(facts[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def idle() -> float:
+    """Seconds that all processors were idle together."""
+    return int(Path("/proc/stat").read_text().split()[4]) / os.sysconf("SC_CLK_TCK")
+
+
 def check(address: str, pid: int, headers: Mapping[str, str]) -> None:
     """Browse, print what was measured, and look at the memory."""
-    before = peak(pid)
+    before, used, idled, began = peak(pid), processor(pid), idle(), time.monotonic()
+    client = time.process_time()
     took = asyncio.run(browse(address, headers))
-    after = peak(pid)
+    after, used, idled = peak(pid), processor(pid) - used, idle() - idled
+    whole = (os.cpu_count() or 1) * (time.monotonic() - began)
+    others = 1 - (used + time.process_time() - client + idled) / whole
     everything = [one for times in took.values() for one in times]
     for view, times in [*sorted(took.items()), ("all", everything)]:
         times.sort()
         print(f"{view:10} {len(times):6} times, p95 {1000 * times[len(times) * 95 // 100]:6.0f} ms")
-    print(f"memory {before >> 20} MiB, at most {after >> 20}; load {os.getloadavg()[0]:.1f}")
+    print(f"{1000 * used / len(everything):.0f} ms of processor for an answer")
+    print(f"memory {before >> 20} MiB, at most {after >> 20}")
+    print(f"others took {max(0.0, others):.0%} of this machine: figures count where that is little")
     assert set(took) == {"history", "snapshot", "tree", "array", "chunks", "picture", "compare",
                          "cell", "summary", "refs"}  # fmt: skip
     assert after - before < MOST_MEMORY
