@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -41,6 +41,7 @@ from airflow_provider_icechunk.engine.pipelines.description import (
     describe,
     other_release,
 )
+from airflow_provider_icechunk.engine.pipelines.reruns import appends
 from airflow_provider_icechunk.engine.repository import Repository
 from airflow_provider_icechunk.engine.sessions.fork import ForkSession
 from airflow_provider_icechunk.engine.sessions.session import Session
@@ -186,13 +187,6 @@ class JobSpecification(ClosedModel):
         """A name for what this job writes: the same again on a retry, another for another job."""
         writes = sorted(write.model_dump_json(exclude_defaults=True) for write in self.writes)
         return f"spark-{hashlib.sha256(json.dumps(writes).encode()).hexdigest()[:16]}"
-
-
-def appends(write: object) -> bool:
-    """Whether an entry of a job's list goes to the end of an array, wherever that is by then."""
-    if not isinstance(write, Mapping):
-        return False
-    return write.get("kind") in ("files", "virtual") and write.get("start") is None
 
 
 def parse_job(argument: str) -> JobSpecification:
