@@ -139,14 +139,14 @@ def test_the_tables_have_every_key_of_a_dataset_of_arrays_and_of_writes() -> Non
 
     from airflow_provider_icechunk.dataset import Coordinate, Growing, IcechunkDataset, Variable
     from airflow_provider_icechunk.engine.arrays.declared import DeclaredArray
-    from airflow_provider_icechunk.spark import submit
+    from airflow_provider_icechunk.spark import specification
 
     for kind in (IcechunkDataset, Variable, Growing, Coordinate):
         names = {one.name for one in fields(kind) if one.init and not one.name.startswith("_")}
         assert rows("datasets.md", f"## `{kind.__name__}`") == names, kind
     assert rows("datasets.md", "## `arrays`") == set(DeclaredArray.model_fields)
     for name in ("FunctionWrite", "ArrayWrite", "FilesWrite", "VirtualWrite"):
-        model = getattr(submit, name)
+        model = getattr(specification, name)
         kind = model.model_fields["kind"].annotation.__args__[0]
         assert rows("spark.md", f"### `{kind}`") == set(model.model_fields), kind
 

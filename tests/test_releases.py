@@ -30,8 +30,9 @@ WITHOUT = """
 import importlib.abc, sys
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.partition(".")[0])
+        for one in {absent!r}:
+            if f"{{name}}.".startswith(f"{{one}}."):
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=one)
 sys.meta_path.insert(0, Absent())
 """
 
@@ -51,6 +52,21 @@ def test_a_part_that_needs_airflow_says_what_to_install() -> None:
     answer = without(("airflow",), "import airflow_provider_icechunk.operators.commit")
     last = answer.stderr.splitlines()[-1]
     assert 'pip install "airflow-provider-icechunk[airflow]"' in last, answer.stderr
+
+
+def test_operators_that_submit_say_which_provider_to_install() -> None:
+    absent = ("airflow.providers.apache.spark.operators",)
+    answer = without(absent, "import airflow_provider_icechunk.operators.spark")
+    last = answer.stderr.splitlines()[-1]
+    assert "pip install apache-airflow-providers-apache-spark" in last, answer.stderr
+
+
+@pytest.mark.parametrize("absent", ["pyspark", "pyarrow"])
+def test_a_function_for_spark_says_what_to_install(absent: str) -> None:
+    answer = without((absent,), "from airflow_provider_icechunk.spark import write_dataframe")
+    last = answer.stderr.splitlines()[-1]
+    assert f"needs {absent}" in last, answer.stderr
+    assert 'pip install "airflow-provider-icechunk[spark]"' in last
 
 
 def test_the_engine_and_the_command_line_need_neither_airflow_nor_spark(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("airflow.providers"):
+        raise
+    raise ModuleNotFoundError(
+        "operators that submit Spark jobs need Airflow's Spark provider, which is not installed "
+        "here: pip install apache-airflow-providers-apache-spark",
+        name=error.name,
+    ) from None
 
 from airflow_provider_icechunk import exceptions
 from airflow_provider_icechunk.compat import AirflowNotFoundException, BaseHook
@@ -105,12 +114,13 @@ class SparkTransactionOperator(CommittingOperator, RepositoryOperator, SparkSubm
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Write and commit, or return the commit of an earlier attempt."""
+        from airflow_provider_icechunk.engine.pipelines.reruns import appends
         from airflow_provider_icechunk.engine.pipelines.transaction import (
             Outcome,
             begin,
             commit_transaction,
         )
-        from airflow_provider_icechunk.spark.submit import appends, check_writes
+        from airflow_provider_icechunk.spark.specification import check_writes
 
         options = self.commit_options(context)
         work = self._planned()

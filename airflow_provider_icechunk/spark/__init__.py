@@ -103,8 +103,18 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(_LATE[name])
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs {error.name}, which is not installed here: "
+            'pip install "airflow-provider-icechunk[spark]", with the release of the cluster',
+            name=error.name,
+        ) from None
     # Kept, because a file may have the name of the function it defines.
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    found = globals()[name] = getattr(module, name)
     return found
 
 

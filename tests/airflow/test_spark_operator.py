@@ -23,7 +23,7 @@ from airflow_provider_icechunk.exceptions import (
 )
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.operators.spark import SESSION_KEY, IcechunkSparkSubmitOperator
-from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
+from airflow_provider_icechunk.spark.specification import FunctionWrite, parse_job
 from airflow_provider_icechunk.spark.write.functions import FunctionWork
 from airflow_provider_icechunk.spark.write.places import place_of_run
 

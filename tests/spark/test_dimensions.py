@@ -14,7 +14,8 @@ from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.read.plan import Selection, plan_reading
 from airflow_provider_icechunk.spark.source.options import parse_options
-from airflow_provider_icechunk.spark.submit import ArrayWrite, GeneratedWork, parse_job
+from airflow_provider_icechunk.spark.specification import ArrayWrite, parse_job
+from airflow_provider_icechunk.spark.submit import GeneratedWork
 from airflow_provider_icechunk.spark.write.files import FilesWork
 from airflow_provider_icechunk.spark.write.places import place_of_write
 from airflow_provider_icechunk.spark.write.regions import plan_part

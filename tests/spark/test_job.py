@@ -20,7 +20,8 @@ from airflow_provider_icechunk.engine.storage.local.storage import LocalStorage
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.exceptions import InvalidInputError
 from airflow_provider_icechunk.spark.runtime import zipped_package
-from airflow_provider_icechunk.spark.submit import JobSpecification, run
+from airflow_provider_icechunk.spark.specification import JobSpecification
+from airflow_provider_icechunk.spark.submit import run
 from airflow_provider_icechunk.spark.write.generated import generate
 
 pytestmark = [

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from airflow_provider_icechunk.spark.submit import FunctionWrite, parse_job
+from airflow_provider_icechunk.spark.specification import FunctionWrite, parse_job
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark-anywhere.md"
 PLATFORMS = ["Databricks", "EMR", "EMR Serverless", "Dataproc", "Kubernetes", "Livy"]

@@ -8,7 +8,8 @@ import pytest
 
 from airflow_provider_icechunk.exceptions import InvalidInputError, UnsupportedError
 from airflow_provider_icechunk.spark.runtime import check_versions
-from airflow_provider_icechunk.spark.submit import named_files, parse_job
+from airflow_provider_icechunk.spark.specification import parse_job
+from airflow_provider_icechunk.spark.submit import named_files
 
 SESSION = {
     "repository": "weather",

@@ -14,6 +14,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from airflow_provider_icechunk.engine.zarr_store.releases import storing_empty_chunks
 from airflow_provider_icechunk.engine.zarr_store.store import IcechunkStore, StoreSession
 
 from .blocks import chunk_grid, chunks_of_region, put_values
@@ -23,7 +24,7 @@ from .regions import Region, slices
 def open_target(store: IcechunkStore, path: str) -> zarr.Array[Any]:
     """An array to move cells into: it also stores chunks that are all fill value."""
     array = zarr.open_array(store, path=path.strip("/"), mode="r+")
-    return array.with_config({"write_empty_chunks": True})
+    return storing_empty_chunks(array)
 
 
 def move_cells(

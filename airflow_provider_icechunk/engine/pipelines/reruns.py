@@ -225,3 +225,10 @@ def _tell(attempt: Attempt, earlier: EarlierCommit) -> None:
 def _task(info: SnapshotInfo) -> Mapping[str, Any]:
     task = info.metadata.get(METADATA_KEY)
     return task if isinstance(task, Mapping) else {}
+
+
+def appends(write: object) -> bool:
+    """Whether an entry of a job's list goes to the end of an array, wherever that is by then."""
+    if not isinstance(write, Mapping):
+        return False
+    return write.get("kind") in ("files", "virtual") and write.get("start") is None

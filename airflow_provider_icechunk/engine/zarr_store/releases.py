@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import zarr
 from zarr.codecs import BytesCodec
 from zarr.core.array import AsyncArray
-from zarr.core.array_spec import ArraySpec
+from zarr.core.array_spec import ArrayConfig, ArraySpec
 from zarr.core.buffer import default_buffer_prototype
 
 
@@ -22,15 +23,29 @@ def chunk_spec(array: zarr.Array[Any]) -> ArraySpec:
     The metadata had a method for this until 3.1.
     """
     inner = inner_array(array)
-    # The field was private until 3.1.
-    config = inner.config if hasattr(inner, "config") else inner._config
     return ArraySpec(
         shape=tuple(array.shards or array.chunks),
         dtype=inner.metadata.dtype,
         fill_value=inner.metadata.fill_value,
-        config=config,
+        config=_config(inner),
         prototype=default_buffer_prototype(),
     )
+
+
+def storing_empty_chunks(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """The array, which also stores chunks that are all fill value.
+
+    `Array.with_config` came with 3.1.3.
+    """
+    inner = inner_array(array)
+    config = replace(_config(inner), write_empty_chunks=True)
+    return zarr.Array(AsyncArray(inner.metadata, inner.store_path, config))
+
+
+def _config(inner: AsyncArray[Any]) -> ArrayConfig:
+    # The field was private until 3.1.
+    config: ArrayConfig = inner.config if hasattr(inner, "config") else inner._config
+    return config
 
 
 def byte_order(codec: BytesCodec) -> str:

@@ -81,7 +81,7 @@ def test_a_report_of_a_writer_says_who_wrote_it() -> None:
 
 
 def test_a_job_with_the_session_of_another_release_names_both() -> None:
-    from airflow_provider_icechunk.spark.submit import parse_job
+    from airflow_provider_icechunk.spark.specification import parse_job
 
     job = '{"session": {"release": "0.0.9", "later": 1}, "writes": []}'
     with pytest.raises(InvalidInputError, match=BOTH):

@@ -14,7 +14,8 @@ from airflow_provider_icechunk.api import Repository
 from airflow_provider_icechunk.engine.sessions.session import Session
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.exceptions import InvalidInputError, TaskError
-from airflow_provider_icechunk.spark.submit import FunctionWrite, JobSpecification, run
+from airflow_provider_icechunk.spark.specification import FunctionWrite, JobSpecification
+from airflow_provider_icechunk.spark.submit import run
 from airflow_provider_icechunk.spark.write.coordinates import decode_times
 from airflow_provider_icechunk.spark.write.functions import FunctionWork, Region, find_function
 

@@ -20,7 +20,8 @@ from airflow_provider_icechunk.engine.workers.codec import Fragment
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
 from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FragmentError
-from airflow_provider_icechunk.spark.submit import JobSpecification, run
+from airflow_provider_icechunk.spark.specification import JobSpecification
+from airflow_provider_icechunk.spark.submit import run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr")
 
