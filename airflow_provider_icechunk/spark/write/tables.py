@@ -449,6 +449,6 @@ class _Finder:
         """How far labels are away; of times, in seconds."""
         if wanted.dtype.kind == "M":
             micros = (wanted - self._sorted[place]).astype("m8[us]").astype(np.float64)
-            return np.abs(micros) / 1e6
-        away = wanted.astype(np.float64) - self._sorted[place].astype(np.float64)
-        return np.abs(away)
+            return np.asarray(np.abs(micros) / 1e6, np.float64)
+        away: NDArray[np.float64] = wanted.astype(np.float64)
+        return np.abs(away - self._sorted[place].astype(np.float64))
