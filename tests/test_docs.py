@@ -1,9 +1,15 @@
 """What the pages claim: every test they name exists, and every class of the provider is told."""
 
+import ast
+import importlib
+import inspect
 import json
 import re
 import subprocess
 import sys
+import textwrap
+import types
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +168,90 @@ def test_the_readme_shows_the_example_that_tests_run() -> None:
         text = (ROOT / f"dags/{file}.py").read_text()
         part = text.split(f"# [START {name}]\n")[1].split(f"# [END {name}]")[0].rstrip()
         assert f"```python\n{part}\n```" in readme, file
+
+
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+SHOWN = [
+    pytest.param(textwrap.dedent(code), id=f"{page.stem}-{number}")
+    for page in (*PAGES, ROOT / "README.md")
+    for number, (_, code) in enumerate(BLOCK.findall(page.read_text()))
+]
+
+
+@cache
+def public() -> dict[str, Any]:
+    """What examples call without importing it, since the page did before."""
+    from support.provider_classes import listed
+
+    import airflow_provider_icechunk.api as api
+    import airflow_provider_icechunk.spark as spark
+
+    found = {name: getattr(module, name) for module in (api, spark) for name in module.__all__}
+    return found | {one.__name__: one for one in listed("hooks", "operators", "sensors")}
+
+
+def imported(tree: ast.Module) -> dict[str, Any]:
+    """What an example imports of this package; a name that is not there is an error."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airflow_provider"):
+            module = importlib.import_module(str(node.module))
+            found |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+        elif isinstance(node, ast.Import):
+            for one in node.names:
+                if one.name.startswith("airflow_provider"):
+                    found[one.asname or one.name] = importlib.import_module(one.name)
+    return found
+
+
+def called(node: ast.expr, names: dict[str, Any]) -> Any:
+    """What an expression names, if it is known here."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = called(node.value, names)
+        if isinstance(owner, type | types.ModuleType):
+            return getattr(owner, node.attr)
+    return None
+
+
+@pytest.mark.parametrize("code", SHOWN)
+def test_an_example_imports_and_calls_what_there_is(code: str) -> None:
+    """Its syntax, its imports, and the arguments of each call of ours."""
+    tree = ast.parse(code)
+    names = public() | imported(tree)
+    for node in ast.walk(tree):
+        found = called(node.func, names) if isinstance(node, ast.Call) else None
+        if found is None or not isinstance(node, ast.Call):
+            continue
+        if any(isinstance(one, ast.Starred) for one in node.args):
+            continue
+        given = {one.arg: ... for one in node.keywords if one.arg is not None}
+        inspect.signature(found).bind(*node.args, **given)
+
+
+RUN = ("configuration-0", "formats-0", "formats-1", "formats-2", "README-2", "simulation-0",
+       "your-own-data-0")  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [one for one in SHOWN if one.id in RUN])
+def test_an_example_that_needs_no_cluster_and_no_bucket_runs(code: str, tmp_path: Path) -> None:
+    """What it reads below `/data` is made here."""
+    import numpy as np
+    import xarray as xr
+    import zarr
+
+    import airflow_provider_icechunk.api as ours
+
+    for name in ("weather", "weather_daily"):
+        repository = ours.Repository.create(ours.local_filesystem_storage(str(tmp_path / name)))
+        session = repository.writable_session("main")
+        days = np.arange("2026-01-01", "2026-01-20", dtype="M8[D]").astype("M8[ns]")
+        data = xr.Dataset({"t2m": ("time", np.arange(19.0))}, {"time": days})
+        ours.to_icechunk(data, session)
+        session.commit("days")
+    with zarr.config.set({}):
+        exec(compile(code.replace("/data", str(tmp_path)), "example", "exec"), {"__name__": "run"})
 
 
 @pytest.mark.long

@@ -27,12 +27,12 @@ from airflow_provider_icechunk.engine.zarr_store.virtual_refs import columns
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError, Kind
 
 from .choice import Choice, Differing, Missing, choose, without_details
+from .comparing import PlannedArray
 from .contents import Content, FileVariable, Json, Ranges
 from .files import opened
 from .plan import (
     FileHeader,
-    Known,
-    PlannedArray,
+    KnownArray,
     VirtualPlan,
     make_plan,
     names_of,
@@ -164,7 +164,7 @@ def decode_header(own: str, shared: Mapping[str, Mapping[str, Json]], values: by
 
 def known_arrays(
     session: Session | ForkSession, headers: Sequence[FileHeader], choice: Choice
-) -> dict[str, Known]:
+) -> dict[str, KnownArray]:
     """What the repository has at the paths of a plan, and beside them."""
     try:
         root = zarr.open_group(session.store, mode="r")
@@ -183,11 +183,11 @@ def known_arrays(
     return {path: _known(node) for path, node in found.items()}
 
 
-def _known(node: zarr.Array[Any]) -> Known:
+def _known(node: zarr.Array[Any]) -> KnownArray:
     attributes = dict(node.attrs)
     fill = node.fill_value
     names = getattr(node.metadata, "dimension_names", None)
-    return Known(
+    return KnownArray(
         tuple(node.shape),
         tuple(node.chunks),
         attributes,

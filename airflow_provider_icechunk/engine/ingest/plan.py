@@ -19,7 +19,8 @@ from airflow_provider_icechunk.engine.virtual.sources import ChecksumKind, Forei
 from airflow_provider_icechunk.exceptions import IcechunkError, InvalidInputError, UnsupportedError
 
 from .choice import Choice, bounds_of, times_of
-from .contents import DECODING, FileVariable, Json, for_xarray
+from .comparing import PlannedArray, meaning_of, storage_difference
+from .contents import FileVariable, Json, for_xarray
 
 _MOST_PROBLEMS = 100
 _RAGGED = ("chunk shape", "length")
@@ -39,7 +40,7 @@ class FileHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownArray:
     """An array that the repository has."""
 
     shape: tuple[int, ...]
@@ -49,44 +50,6 @@ class Known:
     dimensions: tuple[str | None, ...] | None = None
     tells_missing: bool = False
     """Whether cells that nobody wrote look like missing ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedArray:
-    """An array and the variable that it is made of."""
-
-    name: str
-    """The path in the files."""
-    path: str
-    """The path in the repository."""
-    variable: FileVariable
-    """As the array has it, or will have it; of what differs between files nothing is used."""
-    axis: int | None
-    """The dimension that grows; without one the first file that has it says all."""
-    loaded: bool
-    series: str = ""
-    """The group whose files' lengths count."""
-    created: bool = True
-    absent: tuple[int, ...] = ()
-    """Files that do not have the variable."""
-    copied: tuple[int, ...] = ()
-    """Files whose values are copied, because they are stored in another way."""
-    units: str | None = None
-    """How its times are counted, if they are times whose own units do not say it."""
-    calendar: str | None = None
-
-    @property
-    def chunk(self) -> int:
-        """Cells of a chunk along the dimension that grows."""
-        return 1 if self.axis is None or self.loaded else self.variable.chunks[self.axis]
-
-    @property
-    def origin(self) -> int:
-        """The first file that has the variable."""
-        number = 0
-        while number in self.absent:
-            number += 1
-        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +153,7 @@ class VirtualPlan(Shown):
 def make_plan(
     headers: Sequence[FileHeader],
     choice: Choice,
-    known: Mapping[str, Known] | None = None,
+    known: Mapping[str, KnownArray] | None = None,
     *,
     start: int | None = None,
 ) -> VirtualPlan:
@@ -224,7 +187,7 @@ class _Planner:
         self,
         headers: Sequence[FileHeader],
         choice: Choice,
-        known: Mapping[str, Known],
+        known: Mapping[str, KnownArray],
         start: int | None,
     ) -> None:
         self._headers, self._choice, self._start = headers, choice, start
@@ -339,13 +302,13 @@ class _Planner:
     def _differences(self, array: PlannedArray) -> Iterator[str]:
         """In which files a variable is meant in another way."""
         origin = self._headers[array.origin]
-        ours = _meaning(origin.variables[array.name], array)
+        ours = meaning_of(origin.variables[array.name], array)
         for header in self._headers:
             found = header.variables.get(array.name)
             if found is None or (header is origin and array.units is None):
                 continue
             where = f"{header.source.location}: the"
-            for what, value in _meaning(found, array).items():
+            for what, value in meaning_of(found, array).items():
                 if ours[what] != value:
                     yield (
                         f"{where} {what} of {array.name!r} is {value}, in "
@@ -475,7 +438,7 @@ class _Planner:
                     f"{array.chunk}: a chunk cannot be made of two files. Copy its values with "
                     "`load`, or ingest the files with `ingest_files`"
                 )
-            difference = _storage_difference(found, array)
+            difference = storage_difference(found, array)
             if difference is None:
                 continue
             what, mine, theirs = difference
@@ -556,55 +519,7 @@ def recounted(header: FileHeader, array: PlannedArray) -> NDArray[Any] | None:
     return own.again(values, target, dtype)
 
 
-def _meaning(variable: FileVariable, array: PlannedArray) -> dict[str, object]:
-    """What all files have to share, however they store it."""
-    found: dict[str, object] = {
-        "rank": len(variable.shape),
-        "dimensions": variable.dimensions,
-        "shape beside the dimension": tuple(
-            length for axis, length in enumerate(variable.shape) if axis != array.axis
-        ),
-    }
-    is_time = array.units is not None
-    if not (is_time and array.loaded):
-        found |= {"type": variable.dtype, "fill value": variable.fill}
-    names = [name for name in DECODING if not (is_time and name in ("units", "calendar"))]
-    if is_time and array.loaded:
-        names.remove("_FillValue")
-    return found | {f"attribute {name}": variable.attributes.get(name) for name in names}
-
-
-def _storage_difference(
-    found: FileVariable, array: PlannedArray
-) -> tuple[str, object, object] | None:
-    """In what a file's chunks are others than the array's, and both."""
-    variable = array.variable
-    axis = array.axis
-    assert axis is not None
-    if found.problem != variable.problem:
-        return "state", found.problem, variable.problem
-    if _decoders(found.codecs) != _decoders(variable.codecs):
-        return "filter pipeline", found.codecs, variable.codecs
-    if found.contiguous and axis == 0 and found.chunks[1:] == variable.chunks[1:]:
-        length, piece = found.shape[0], variable.chunks[0]
-        return ("length", length, f"in pieces of {piece}") if length % piece else None
-    if found.chunks != variable.chunks:
-        return "chunk shape", found.chunks, variable.chunks
-    return None
-
-
-def _decoders(codecs: Sequence[Json]) -> list[Json]:
-    """Codecs less how hard they try, which readers need not know."""
-    return [
-        {
-            "name": one["name"],
-            "configuration": {k: v for k, v in one["configuration"].items() if k != "level"},
-        }
-        for one in codecs
-    ]
-
-
-def _axis(known: Known, along: str | int) -> int | None:
+def _axis(known: KnownArray, along: str | int) -> int | None:
     names = known.dimensions or ()
     return names.index(along) if isinstance(along, str) and along in names else None
 

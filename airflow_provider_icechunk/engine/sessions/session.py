@@ -30,7 +30,7 @@ from airflow_provider_icechunk.engine.history.versions import parse_snapshot_id
 from airflow_provider_icechunk.engine.objects.chunk_writer import Packing
 from airflow_provider_icechunk.engine.opening import open_core
 from airflow_provider_icechunk.engine.storage.base import Storage
-from airflow_provider_icechunk.engine.tree.chunk_map import ChunkMap, chunk_map
+from airflow_provider_icechunk.engine.tree.chunk_map import ArrayMap, chunk_map
 from airflow_provider_icechunk.engine.tree.chunk_table import (
     ChunkTable,
     ChunkType,
@@ -191,7 +191,7 @@ class Session(Shown, SessionTwins):
         """Where the bytes of one chunk are."""
         return chunk_type(self.tree, array_path, chunk_coordinates)
 
-    def chunk_map(self, array_path: str) -> ChunkMap:
+    def chunk_map(self, array_path: str) -> ArrayMap:
         """How many chunks an array has and of which kind; notebooks show it as a picture."""
         return chunk_map(self.tree, array_path)
 

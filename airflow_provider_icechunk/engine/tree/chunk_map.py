@@ -31,7 +31,7 @@ _COLOURS = {
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class ChunkMap(Shown):
+class ArrayMap(Shown):
     """Which chunks an array has, and of which kind."""
 
     path: str
@@ -49,7 +49,7 @@ class ChunkMap(Shown):
 
     def shown_name(self) -> str:
         """Its own name: the official package has none."""
-        return "ChunkMap"
+        return "ArrayMap"
 
     def shown_facts(self) -> Mapping[str, object]:
         """Shape, chunks, how many of which kind."""
@@ -101,7 +101,7 @@ def _cell(y: int, x: int, side: int, found: Mapping[str, float]) -> str:
     )
 
 
-def chunk_map(tree: WorkingTree, path: str) -> ChunkMap:
+def chunk_map(tree: WorkingTree, path: str) -> ArrayMap:
     """The map of an array as a session sees it."""
     node = tree.array("/" + path.strip("/"))
     document = array_document(node)
@@ -119,7 +119,7 @@ def chunk_map(tree: WorkingTree, path: str) -> ChunkMap:
     counts["missing"] = max(0, math.prod(grid) - len(refs))
     names = document.dimension_names or (None,) * len(grid)
     axes = [None if n is None else (names[n] or f"dim {n}")[:60] for n in (down, across)]
-    return ChunkMap(
+    return ArrayMap(
         node.path,
         tuple(document.shape),
         tuple(document.chunk_shape),

@@ -387,7 +387,7 @@ def _placed(
     """The values of a frame with the position of each row; the positions of strangers are NULL."""
     from pyspark.sql import types
 
-    place = _Placing(
+    place = _LabelSearch(
         tuple((table.types[name], labels[name]) for name in table.dimensions),
         method,
         tolerance,
@@ -402,7 +402,7 @@ def _placed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placing:
+class _LabelSearch:
     """Finds the cells of rows by their labels; travels to executors."""
 
     labels: tuple[tuple[str, NDArray[Any]], ...]
@@ -421,7 +421,7 @@ class _Placing:
 class _Finder:
     """The labels of one dimension, sorted to be searched."""
 
-    def __init__(self, kind: str, labels: NDArray[Any], how: _Placing) -> None:
+    def __init__(self, kind: str, labels: NDArray[Any], how: _LabelSearch) -> None:
         self._kind, self._how = kind, how
         self._order = np.argsort(labels, kind="stable")
         self._sorted = labels[self._order]
@@ -449,6 +449,6 @@ class _Finder:
         """How far labels are away; of times, in seconds."""
         if wanted.dtype.kind == "M":
             micros = (wanted - self._sorted[place]).astype("m8[us]").astype(np.float64)
-            return np.abs(micros) / 1e6
-        away = wanted.astype(np.float64) - self._sorted[place].astype(np.float64)
-        return np.abs(away)
+            return np.asarray(np.abs(micros) / 1e6, np.float64)
+        away: NDArray[np.float64] = wanted.astype(np.float64)
+        return np.abs(away - self._sorted[place].astype(np.float64))

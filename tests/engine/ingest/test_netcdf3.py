@@ -56,7 +56,7 @@ def padded(data: bytes) -> bytes:
 
 
 def raw_of(data: np.ndarray) -> bytes:
-    return data.astype(data.dtype.newbyteorder(">")).tobytes()
+    return np.asarray(data).astype(data.dtype.newbyteorder(">")).tobytes()
 
 
 def netcdf3(version: int, records: int, variables: Variables, *, stream: bool = False) -> bytes:
@@ -130,9 +130,7 @@ def test_records_of_many_files_read_as_one_data_set(
     files = []
     for number, (first, records) in enumerate(((0, 4), (4, 3), (7, 5))):
         files.append(str(tmp_path / "files" / f"{number}.nc"))
-        data = netcdf3(
-            version, records, {"time": 0, "x": 3}, variables(first, records), stream=stream
-        )
+        data = netcdf3(version, records, variables(first, records), stream=stream)
         Path(files[-1]).write_bytes(data)
     session = repository.writable_session("main")
     refer_to_files(session, files)

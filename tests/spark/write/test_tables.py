@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_icechunk.api import Repository, local_filesystem_storage
 from airflow_provider_icechunk.exceptions import AlreadyExistsError, InvalidInputError
 from airflow_provider_icechunk.spark.read.frames import read_dataframe
-from airflow_provider_icechunk.spark.write.tables import _Placing, save_dataframe
+from airflow_provider_icechunk.spark.write.tables import _LabelSearch, save_dataframe
 
 on_spark = [
     pytest.mark.spark,
@@ -47,7 +47,7 @@ def repository(tmp_path: Path) -> Repository:
 def test_rows_find_their_cells_in_labels_of_any_order(method: Any) -> None:
     labels = np.array([30.0, 10.0, 20.0])
     times = np.array(["2026-01-01", "2026-01-03"], "M8[us]")
-    place = _Placing((("double", labels), ("timestamp", times)), method, 3.0 * 86400)
+    place = _LabelSearch((("double", labels), ("timestamp", times)), method, 3.0 * 86400)
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([10.0, 30.0, 21.0, None, 20.0]),
@@ -69,7 +69,7 @@ def test_rows_find_their_cells_in_labels_of_any_order(method: Any) -> None:
 
 
 def test_what_is_too_far_away_has_no_cell() -> None:
-    place = _Placing((("double", np.array([0.0, 10.0])),), "nearest", 1.0)
+    place = _LabelSearch((("double", np.array([0.0, 10.0])),), "nearest", 1.0)
     batch = pa.RecordBatch.from_arrays([pa.array([0.9, 1.1, np.nan, 11.0])], names=["x"])
     assert next(iter(place(iter([batch])))).column(0).to_pylist() == [0, None, None, 1]
 
