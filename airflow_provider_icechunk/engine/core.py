@@ -100,7 +100,7 @@ def warn_of_unheeded(
     Settings stored in a repository are not the caller's choice and cause none.
     """
     for name, instead in unheeded(given, storage, generation) if given is not None else ():
-        with _lock:
+        with _lock.get():
             if (name, generation) in _warned:
                 continue
             _warned.add((name, generation))
@@ -190,7 +190,7 @@ _OF_STORAGES = {
     "storage.timeouts.read_timeout_ms": "read_timeout",
 }
 """Settings that a storage follows or does not, and what they are called there."""
-_lock = threading.Lock()
+_lock = PerProcess(threading.Lock)
 _warned: set[tuple[str, Generation]] = set()
 
 

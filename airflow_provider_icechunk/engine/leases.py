@@ -46,6 +46,7 @@ from airflow_provider_icechunk.exceptions import (
     StorageError,
 )
 
+from .concurrency import PerProcess
 from .retry import at_once
 from .world import World, from_micros, to_micros
 
@@ -260,7 +261,7 @@ class Leasehold:
         self._checked: Moment | None = None
         self._borrowed: set[str] = set()
         self._left: set[Lease] = set()
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
 
     @property
     def is_old(self) -> bool:
@@ -270,7 +271,7 @@ class Leasehold:
     def writing(self) -> None:
         """Renew the lease if it is due. Call before storing objects."""
         now = self._now()
-        with self._lock:
+        with self._lock.get():
             self._first = self._first or now
             put = self._put
         if self._age(now) >= QUIET and (put is None or put.age(now) >= QUIET):
@@ -278,12 +279,12 @@ class Leasehold:
 
     def count(self, since: int) -> None:
         """Take over objects that were stored at this store time or later."""
-        with self._lock:
+        with self._lock.get():
             self._floor = since if self._floor is None else min(since, self._floor)
 
     def absorb(self, other: Leasehold) -> None:
         """Take over the objects of another session in this process."""
-        with self._lock:
+        with self._lock.get():
             self._handed |= other._handed
             theirs = other._first
             if theirs is not None and (
@@ -295,7 +296,7 @@ class Leasehold:
 
     def borrows(self, key: str) -> None:
         """Take over references to objects that the snapshot file at `key` keeps alive."""
-        with self._lock:
+        with self._lock.get():
             self._borrowed.add(key)
 
     def stages(self, key: str) -> None:
@@ -306,17 +307,17 @@ class Leasehold:
         snapshots after deleting others. Raises `SessionError` if the lender is already deleted.
         """
         self._check_borrowed(lambda: _REFUSED)
-        with self._lock:
+        with self._lock.get():
             self._borrowed = {key} if self._borrowed else set()
 
     def oldest(self) -> int | None:
         """Store time before which the work stored nothing; `None` if it stored nothing at all."""
-        with self._lock:
+        with self._lock.get():
             first, stored, floor = self._first, self._first_at, self._floor
         if first is not None and stored is None:
             age = first.age(self._now())
             stored = to_micros(self._clock.store_now() - age - CLOCKS_DIFFER)
-            with self._lock:
+            with self._lock.get():
                 # Fixed once known, because it is part of the lease's name.
                 if self._first is first:
                     stored = self._first_at = self._first_at or stored
@@ -331,12 +332,12 @@ class Leasehold:
 
     def join(self, tenancy: Tenancy) -> None:
         """Share the lease of all workers of one job."""
-        with self._lock:
+        with self._lock.get():
             self._tenancy = tenancy
 
     def serves(self, tenancy: Tenancy) -> None:
         """Record that others write a lease for work that this session will commit."""
-        with self._lock:
+        with self._lock.get():
             self._handed.add(tenancy)
 
     def swap(self, move: Callable[[], T], take_back: Callable[[], bool] = lambda: False) -> T:
@@ -363,7 +364,7 @@ class Leasehold:
 
     def release(self) -> None:
         """Delete the lease. If that fails, it lapses."""
-        with self._lock:
+        with self._lock.get():
             keys = {lease.key for lease in self._left}
             handed, self._left, self._put = self._handed, set(), None
         now = to_micros(self._clock.estimate())
@@ -374,7 +375,7 @@ class Leasehold:
 
     def forget(self) -> None:
         """Discard what was stored so far. A lease that others share stays."""
-        with self._lock:
+        with self._lock.get():
             self._first = self._first_at = self._floor = None
             self._borrowed = set()
             if self._tenancy is None or self._tenancy.since is not None:
@@ -400,7 +401,7 @@ class Leasehold:
             if self._age(now) < QUIET:
                 return
             oldest = self.oldest()
-            with self._lock:
+            with self._lock.get():
                 put, leased, checked = self._put, self._leased, self._checked
             if oldest is None:
                 return
@@ -409,7 +410,7 @@ class Leasehold:
             elif checked is not None and checked.age(now) < QUIET:
                 return
             self._check(lambda: _REFUSED)
-            with self._lock:
+            with self._lock.get():
                 self._checked = now
             if self._is_safe():
                 return
@@ -421,7 +422,7 @@ class Leasehold:
     def _is_safe(self) -> bool:
         """Whether no collection can have missed the work since `_confirm`."""
         now = self._now()
-        with self._lock:
+        with self._lock.get():
             put = self._put
         return self._age(now) < QUIET or (put is not None and put.age(now) < LIFE / 2)
 
@@ -439,7 +440,7 @@ class Leasehold:
 
     def _check_borrowed(self, consequence: Callable[[], str]) -> None:
         """Raise if a lender is gone: a collection deletes snapshots before what they refer to."""
-        with self._lock:
+        with self._lock.get():
             borrowed = sorted(self._borrowed)
         gone = next((key for key in borrowed if self._storage.head(key) is None), None)
         if gone is not None:
@@ -454,19 +455,19 @@ class Leasehold:
         mark = self._now()
         now = to_micros(self._clock.store_now())
         oldest = self.oldest()
-        with self._lock:
+        with self._lock.get():
             if self._tenancy is None:
                 self._tenancy = Tenancy(self._world.entropy(16).hex())
             known = [time for time in (oldest, self._tenancy.since) if time is not None]
             lease = Lease(max(0, min(known, default=now)), now // _SLOT, self._tenancy.owner)
         text = f"in use since {from_micros(lease.since).isoformat()}\n"
         self._storage.put(lease.key, text.encode(), expect=Anything())
-        with self._lock:
+        with self._lock.get():
             self._left.add(lease)
             self._put, self._leased = mark, lease.since
 
     def _age(self, now: Moment) -> timedelta:
-        with self._lock:
+        with self._lock.get():
             first, floor = self._first, self._floor
             tenancy = self._tenancy
         known = [floor, None if tenancy is None else tenancy.since]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.concurrency import PerProcess
 
 from .chunk_refs import ChunkRefs, Extents, Index
 from .ids import AttributesId, ManifestId, NodeId, SnapshotId
@@ -239,7 +240,7 @@ def log_of_nodes(
     )
 
 
-_making = threading.Lock()
+_making = PerProcess(threading.Lock)
 """One lock for all: a decoder counts its memory, so no two threads may share one."""
 
 Key = TypeVar("Key")
@@ -262,7 +263,7 @@ class Deferred(Mapping[Key, Value]):
     def content(self) -> Mapping[Key, Value]:
         """The decoded content."""
         if self._content is None:
-            with _making:
+            with _making.get():
                 if self._make is not None:
                     with self._memory or nullcontext():
                         self._content = self._make()

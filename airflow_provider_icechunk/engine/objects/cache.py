@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from airflow_provider_icechunk.engine.concurrency import PerProcess
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -22,55 +24,56 @@ class WeightedCache(Generic[K, V]):
         self._limit = limit
         self._weigh = weigh
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._loading: dict[K, Future[V]] = {}
+        self._loading = PerProcess[dict[K, Future[V]]](dict)
+        """A forked child would wait for ever for the threads of its parent."""
         self._total = 0
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
 
     def get(self, key: K, load: Callable[[], V]) -> V:
         """The cached value, or the result of `load`; all waiting threads get its error."""
-        with self._lock:
+        with self._lock.get():
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key][0]
             mine: Future[V] = Future()
-            loading = self._loading.setdefault(key, mine)
+            loading = self._loading.get().setdefault(key, mine)
         if loading is not mine:
             return loading.result()
         try:
             value = load()
         except BaseException as error:
-            with self._lock:
-                del self._loading[key]
+            with self._lock.get():
+                del self._loading.get()[key]
             mine.set_exception(error)
             raise
         self.put(key, value)
-        with self._lock:
-            self._loading.pop(key, None)
+        with self._lock.get():
+            self._loading.get().pop(key, None)
         mine.set_result(value)
         return value
 
     def peek(self, key: K) -> V | None:
         """The value, if it is cached."""
-        with self._lock:
+        with self._lock.get():
             found = self._values.get(key)
             return None if found is None else found[0]
 
     def put(self, key: K, value: V) -> None:
         """Add a value."""
         weight = self._weigh(value)
-        with self._lock:
+        with self._lock.get():
             self._forget(key)
             if weight > self._limit:
                 return
             self._values[key] = (value, weight)
             self._total += weight
-            while self._total > self._limit:
+            while self._total > self._limit and self._values:
                 oldest = next(iter(self._values))
                 self._forget(oldest)
 
     def drop(self, key: K) -> None:
         """Remove a value."""
-        with self._lock:
+        with self._lock.get():
             self._forget(key)
 
     @property

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_icechunk.engine.concurrency import THREADS, run_all
+from airflow_provider_icechunk.engine.concurrency import THREADS, PerProcess, run_all
 from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Native, Payload, Virtual
 from airflow_provider_icechunk.engine.format.codec import Layout
 from airflow_provider_icechunk.engine.format.ids import ChunkId
@@ -58,11 +58,11 @@ class ReadAhead:
         self._ends: OrderedDict[ChunkId, int] = OrderedDict()
         self._flights: dict[ChunkId, Flight] = {}
         self._window = 0
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
 
     def find(self, chunk_id: ChunkId, start: int, stop: int) -> bytes | None:
         """Bytes that an earlier request read ahead."""
-        with self._lock:
+        with self._lock.get():
             kept = self._kept.get(chunk_id)
             if kept is None:
                 return None
@@ -78,7 +78,7 @@ class ReadAhead:
 
         A caller that reads ahead must call `land` afterwards, even on failure.
         """
-        with self._lock:
+        with self._lock.get():
             last = self._ends.get(chunk_id)
             goes_on = last is not None and abs(start - last) <= self.gap
             begins_next = last is None and start <= self.gap and self._window > 0
@@ -93,14 +93,14 @@ class ReadAhead:
 
     def coming(self, chunk_id: ChunkId, start: int, stop: int) -> Flight | None:
         """The running request that covers these bytes, if there is one."""
-        with self._lock:
+        with self._lock.get():
             flight = self._flights.get(chunk_id)
             covered = flight is not None and flight.start <= start and stop <= flight.stop
             return flight if covered else None
 
     def land(self, chunk_id: ChunkId, start: int) -> None:
         """End the request for bytes from `start` on, whether it succeeded or failed."""
-        with self._lock:
+        with self._lock.get():
             flight = self._flights.get(chunk_id)
             if flight is not None and flight.start == start:
                 del self._flights[chunk_id]
@@ -110,7 +110,7 @@ class ReadAhead:
         """Keep the bytes of a request."""
         if len(data) > self._memory:
             return
-        with self._lock:
+        with self._lock.get():
             self._drop(chunk_id)
             self._kept[chunk_id] = (start, data)
             self._size += len(data)

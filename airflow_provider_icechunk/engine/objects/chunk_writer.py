@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_provider_icechunk.engine.concurrency import Background
+from airflow_provider_icechunk.engine.concurrency import Background, PerProcess
 from airflow_provider_icechunk.engine.format.chunk_refs import Inline, Native, Payload
 from airflow_provider_icechunk.engine.format.codec import Layout
 from airflow_provider_icechunk.engine.format.ids import ChunkId
@@ -55,7 +55,7 @@ class ChunkWriter:
         self._new_id = new_id
         self._storing = storing
         self._background = background
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
         self._open_id: ChunkId | None = None
         self._open = bytearray()
         self._closed: dict[ChunkId, bytes] = {}
@@ -82,7 +82,7 @@ class ChunkWriter:
 
     def pending_range(self, chunk_id: ChunkId, start: int, stop: int) -> bytes | None:
         """Bytes of a pack that is not stored yet."""
-        with self._lock:
+        with self._lock.get():
             if chunk_id == self._open_id:
                 return bytes(memoryview(self._open)[start:stop])
             closed = self._closed.get(chunk_id)
@@ -97,17 +97,17 @@ class ChunkWriter:
 
     def begin_flush(self) -> None:
         """Send everything pending on its way."""
-        with self._lock:
+        with self._lock.get():
             self._close(wait=not self._background)
 
     def flush(self) -> None:
         """Store everything pending. It is durable after the storage's `settle`."""
-        with self._lock:
+        with self._lock.get():
             self._close(wait=True)
             self._wait(0)
 
     def _pack(self, data: Data) -> Native:
-        with self._lock:
+        with self._lock.get():
             if self._open_id is None:
                 self._open_id = self._new_id()
             reference = Native(self._open_id, len(self._open), len(data))

@@ -101,13 +101,13 @@ class _Clients:
     """Connections of one process, created on first use."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = PerProcess(threading.Lock)
         self._s3: dict[tuple[str, str], S3Client] = {}
         self._clouds: dict[tuple[str, str], CloudBucket] = {}
         self._http: dict[bool, urllib3.PoolManager] = {}
 
     def s3(self, grant: Grant, access: S3Access, bucket: str) -> S3Client:
-        with self._lock:
+        with self._lock.get():
             client = self._s3.get((grant.url_prefix, bucket))
             if client is None:
                 client = s3_client(access, bucket)
@@ -115,14 +115,14 @@ class _Clients:
             return client
 
     def cloud(self, grant: Grant, access: CloudAccess, bucket: str) -> CloudBucket:
-        with self._lock:
+        with self._lock.get():
             found = self._clouds.get((grant.url_prefix, bucket))
             if found is None:
                 found = self._clouds[grant.url_prefix, bucket] = cloud_bucket(access, bucket)
             return found
 
     def http(self, *, guarded: bool) -> urllib3.PoolManager:
-        with self._lock:
+        with self._lock.get():
             if guarded not in self._http:
                 self._http[guarded] = http_pool(guarded=guarded)
             return self._http[guarded]

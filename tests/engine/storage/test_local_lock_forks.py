@@ -191,6 +191,39 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
+FORKS_WHILE_LOADING = """
+import os, signal, threading
+from airflow_provider_icechunk.engine.format.model import Deferred
+from airflow_provider_icechunk.engine.objects.cache import WeightedCache
+
+begun, over = threading.Barrier(3), threading.Event()
+
+def slow():
+    begun.wait()
+    over.wait()
+    return {}
+
+cache, deferred = WeightedCache(10, lambda _: 1), Deferred(0, slow)
+threading.Thread(target=cache.get, args=("key", slow), daemon=True).start()
+threading.Thread(target=deferred.content, daemon=True).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(3)
+    Deferred(0, dict).content()
+    os._exit(cache.get("key", lambda: 7))
+_, status = os.waitpid(child, 0)
+over.set()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_loads_again_what_a_thread_of_its_parent_was_loading() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_WHILE_LOADING]
+    told = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert int(told.stdout) == 7
+
+
 @pytest.mark.parametrize(
     "script", [FORKS_WHILE_MAKING, FORKS_WHILE_DECODING], ids=["making", "decoding"]
 )

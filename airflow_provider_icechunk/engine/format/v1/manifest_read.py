@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_provider_icechunk.engine.budget import Purse
+from airflow_provider_icechunk.engine.concurrency import PerProcess
 from airflow_provider_icechunk.engine.format.chunk_refs import (
     ChunkRefs,
     Payload,
@@ -337,7 +338,7 @@ class ManifestSearch:
         self._memory = memory
         self._where = where
         self._unpack = unpack
-        self._decoding = threading.Lock()
+        self._decoding = PerProcess(threading.Lock)
         self._decoded: Manifest | None = None
         buffer = Buffer(payload, where=where, memory=memory)
         root = buffer.root(IDENTIFIER)
@@ -379,7 +380,7 @@ class ManifestSearch:
 
     def decode(self) -> Manifest:
         """Decode everything, with orders, ranks and bounds checked."""
-        with self._decoding:
+        with self._decoding.get():
             if self._decoded is None:
                 with self._memory or nullcontext() as purse:
                     self._decoded = decode(
