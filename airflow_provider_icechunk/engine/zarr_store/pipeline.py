@@ -46,7 +46,7 @@ _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
 _WINDOW = 1 << 20
 """Up to so many bytes of small chunks are read together, and what comes next ahead of time."""
-_UNDER_WAY = 64 << 20
+_UNDER_WAY = 32 << 20
 """Bytes of large chunks that are dealt with at once."""
 _USUAL = 10
 """Zarr's `async.concurrency`, unless somebody chose another one."""
