@@ -176,10 +176,12 @@ class ChunkReader:
     """Ranges of one file at most this far apart are read in one request."""
     widest = 32 << 20
     """Maximum size of such a request."""
-    part = 4 << 20
-    """The same where many requests are under way."""
     under_way = 32 << 20
     """Maximum number of bytes of requests that are under way for one selection."""
+    always_under_way = 8 << 20
+    """So many even if that is much beside what is read."""
+    lanes = 8
+    """How many requests they are at least, if there is enough to read."""
 
     def __init__(
         self, storage: Readable, layout: Layout, virtual: VirtualReader, *, kept_bytes: int = 0
@@ -272,6 +274,8 @@ class ChunkReader:
             start, stop = payload.offset + want.start, payload.offset + want.stop
             natives[position] = (payload.chunk_id, start, stop)
         files = list(foreign)
+        spans_of_all = [*natives.values(), *virtuals.values()]
+        room = self._room(sum(stop - start for _, start, stop in spans_of_all))
 
         def bring(request: _Request) -> None:
             spans = natives if isinstance(request.chunk_id, bytes) else virtuals
@@ -292,11 +296,15 @@ class ChunkReader:
         requests = [
             request
             for spans in (natives, virtuals)
-            for request in coalesce(spans, gap=self.gap, widest=self.part)
+            for request in coalesce(spans, gap=self.gap, widest=room // self.lanes)
         ]
         largest = max((one.stop - one.start for one in requests), default=1)
-        lanes = min(max(4, self.under_way // max(1, largest)), THREADS)
+        lanes = min(max(4, room // max(1, largest)), THREADS)
         run_all(bring, requests, at_once=lanes)
+
+    def _room(self, wanted: int) -> int:
+        """How many bytes may be under way for so many; they are in memory twice for a moment."""
+        return min(max(wanted // 8, self.always_under_way), self.under_way)
 
     def _bring_one(self, request: _Request) -> bytes:
         key, size = self._layout.chunk(request.chunk_id), request.stop - request.start

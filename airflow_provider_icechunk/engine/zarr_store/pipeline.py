@@ -45,7 +45,7 @@ _LARGE = 1 << 20
 """Chunks of this size are worth a thread each."""
 _WINDOW = 1 << 20
 """Up to this many bytes of small chunks are read together, and the next ones are read ahead."""
-_UNDER_WAY = 64 << 20
+_UNDER_WAY = 32 << 20
 """Bytes of large chunks that are dealt with at once."""
 _USUAL = 10
 """Zarr's `async.concurrency`, if it was changed."""
