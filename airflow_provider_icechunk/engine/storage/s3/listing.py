@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
@@ -18,6 +18,7 @@ from botocore.awsrequest import AWSRequest
 from .errors import UseClient
 
 if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
     from urllib3 import PoolManager
 
@@ -52,7 +53,7 @@ def ask_page(
     url = page_url(root, request)
     asking = AWSRequest("GET", url, headers=dict(headers))
     if signer is not None:
-        S3SigV4Auth(signer, "s3", region).add_auth(asking)
+        S3SigV4Auth(cast("ReadOnlyCredentials", signer), "s3", region).add_auth(asking)
     answer = pool.request(
         "GET", url, headers=dict(asking.headers), redirect=False, enforce_content_length=True
     )
@@ -64,7 +65,7 @@ def ask_page(
 def page_url(root: str, request: Mapping[str, Any]) -> str:
     """Where a page is."""
     asked = {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
-    query = urlencode({"list-type": "2", "encoding-type": "url", **asked}, quote_via=_quoted)
+    query = urlencode({"list-type": "2", "encoding-type": "url", **asked}, quote_via=quote)
     return f"{root}{'' if urlsplit(root).path else '/'}?{query}"
 
 
@@ -80,7 +81,7 @@ def read_page(body: bytes) -> ListObjectsV2OutputTypeDef:
         raise UseClient from error
 
 
-def _page(listing: Element) -> Any:
+def _page(listing: Element) -> ListObjectsV2OutputTypeDef:
     said = _texts(listing)
     decode = unquote_plus if said.get("EncodingType") == "url" else str
     page: dict[str, Any] = {
@@ -104,7 +105,7 @@ def _page(listing: Element) -> Any:
         elif _name(part) == "CommonPrefixes" and "Prefix" in texts:
             folder = {"Prefix": decode(texts["Prefix"])}
             page.setdefault("CommonPrefixes", []).append(folder)
-    return page
+    return cast("ListObjectsV2OutputTypeDef", page)
 
 
 def _moment(text: str) -> datetime:
@@ -120,9 +121,3 @@ def _texts(element: Element) -> dict[str, str]:
 
 def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _quoted(text: str | bytes, safe: str, encoding: str | None, errors: str | None) -> str:
-    """As the signature quotes: `/` too."""
-    del safe
-    return quote(text, "-_.~", encoding, errors) if isinstance(text, str) else quote(text, "-_.~")
