@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote_plus, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.credentials import ReadOnlyCredentials
 
 from .errors import UseClient
 
@@ -31,28 +32,20 @@ _TRUTH = {"true": True, "false": False}
 _OK = 200
 
 
-class Signer(NamedTuple):
-    """Credentials as botocore's signature takes them."""
-
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
 def ask_page(
     pool: PoolManager,
     root: str,
     request: Mapping[str, Any],
     *,
     region: str,
-    signer: Signer | None,
+    keys: tuple[str, str, str | None] | None,
     headers: Mapping[str, str],
 ) -> ListObjectsV2OutputTypeDef:
     """The page that boto3's `list_objects_v2` would return for `request`."""
     url = page_url(root, request)
     asking = AWSRequest("GET", url, headers=dict(headers))
-    if signer is not None:
-        S3SigV4Auth(signer, "s3", region).add_auth(asking)
+    if keys is not None:
+        S3SigV4Auth(ReadOnlyCredentials(*keys), "s3", region).add_auth(asking)
     answer = pool.request(
         "GET", url, headers=dict(asking.headers), redirect=False, enforce_content_length=True
     )
@@ -63,8 +56,10 @@ def ask_page(
 
 def page_url(root: str, request: Mapping[str, Any]) -> str:
     """Where a page is."""
-    asked = {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
-    query = urlencode({"list-type": "2", "encoding-type": "url", **asked}, quote_via=_quoted)
+    asked = {"list-type": "2", "encoding-type": "url"}
+    asked |= {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
+    # As the signature quotes: `/` too.
+    query = "&".join(f"{name}={quote(value, '-_.~')}" for name, value in asked.items())
     return f"{root}{'' if urlsplit(root).path else '/'}?{query}"
 
 
@@ -75,12 +70,12 @@ def read_page(body: bytes) -> ListObjectsV2OutputTypeDef:
         listing = fromstring(body)  # noqa: S314
         if _name(listing) != "ListBucketResult":
             raise UseClient
-        return _page(listing)
+        return cast("ListObjectsV2OutputTypeDef", _page(listing))
     except (ParseError, ValueError, KeyError) as error:
         raise UseClient from error
 
 
-def _page(listing: Element) -> Any:
+def _page(listing: Element) -> dict[str, Any]:
     said = _texts(listing)
     decode = unquote_plus if said.get("EncodingType") == "url" else str
     page: dict[str, Any] = {
@@ -120,9 +115,3 @@ def _texts(element: Element) -> dict[str, str]:
 
 def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _quoted(text: str | bytes, safe: str, encoding: str | None, errors: str | None) -> str:
-    """As the signature quotes: `/` too."""
-    del safe
-    return quote(text, "-_.~", encoding, errors) if isinstance(text, str) else quote(text, "-_.~")
