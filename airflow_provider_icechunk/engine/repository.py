@@ -40,7 +40,6 @@ from .world import REAL_WORLD, World
 # most processes never do, and importing each takes a tenth of the time of the package.
 if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.async_twins import RepositoryTwins
-    from airflow_provider_icechunk.engine.history.inspect import Facts
     from airflow_provider_icechunk.engine.history.operations import (
         FeatureFlag,
         RepoStatus,
@@ -442,19 +441,19 @@ class Repository(Shown, RepositoryTwins):
 
         return inspect.inspect_snapshot(self._core, snapshot_id, pretty=pretty)
 
-    def inspect_repo_info(self) -> Facts:
+    def inspect_repo_info(self) -> dict[str, Any]:
         """Branches, tags, snapshots and the newest operations; generation `2` only."""
         from airflow_provider_icechunk.engine.history import inspect
 
         return inspect.inspect_repo_info(self._core)
 
-    def inspect_manifest(self, manifest_id: str) -> Facts:
+    def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
         """How many chunks of which kind a manifest lists for each array."""
         from airflow_provider_icechunk.engine.history import inspect
 
         return inspect.inspect_manifest(self._core, manifest_id)
 
-    def inspect_transaction_log(self, snapshot_id: str) -> Facts:
+    def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
         """What one commit changed, by ids of nodes.
 
         If expiration removed snapshots before it, their logs are included.

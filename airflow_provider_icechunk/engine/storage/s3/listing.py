@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from urllib.parse import quote, unquote_plus, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
+from botocore.credentials import ReadOnlyCredentials
 
 from .errors import UseClient
 
 if TYPE_CHECKING:
-    from botocore.credentials import ReadOnlyCredentials
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
     from urllib3 import PoolManager
 
@@ -32,28 +32,20 @@ _TRUTH = {"true": True, "false": False}
 _OK = 200
 
 
-class Signer(NamedTuple):
-    """Credentials as botocore's signature takes them."""
-
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
 def ask_page(
     pool: PoolManager,
     root: str,
     request: Mapping[str, Any],
     *,
     region: str,
-    signer: Signer | None,
+    keys: tuple[str, str, str | None] | None,
     headers: Mapping[str, str],
 ) -> ListObjectsV2OutputTypeDef:
     """The page that boto3's `list_objects_v2` would return for `request`."""
     url = page_url(root, request)
     asking = AWSRequest("GET", url, headers=dict(headers))
-    if signer is not None:
-        S3SigV4Auth(cast("ReadOnlyCredentials", signer), "s3", region).add_auth(asking)
+    if keys is not None:
+        S3SigV4Auth(ReadOnlyCredentials(*keys), "s3", region).add_auth(asking)
     answer = pool.request(
         "GET", url, headers=dict(asking.headers), redirect=False, enforce_content_length=True
     )
@@ -64,8 +56,10 @@ def ask_page(
 
 def page_url(root: str, request: Mapping[str, Any]) -> str:
     """Where a page is."""
-    asked = {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
-    query = urlencode({"list-type": "2", "encoding-type": "url", **asked}, quote_via=quote)
+    asked = {"list-type": "2", "encoding-type": "url"}
+    asked |= {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
+    # As the signature quotes: `/` too.
+    query = "&".join(f"{name}={quote(value, '-_.~')}" for name, value in asked.items())
     return f"{root}{'' if urlsplit(root).path else '/'}?{query}"
 
 
@@ -76,12 +70,12 @@ def read_page(body: bytes) -> ListObjectsV2OutputTypeDef:
         listing = fromstring(body)  # noqa: S314
         if _name(listing) != "ListBucketResult":
             raise UseClient
-        return _page(listing)
+        return cast("ListObjectsV2OutputTypeDef", _page(listing))
     except (ParseError, ValueError, KeyError) as error:
         raise UseClient from error
 
 
-def _page(listing: Element) -> ListObjectsV2OutputTypeDef:
+def _page(listing: Element) -> dict[str, Any]:
     said = _texts(listing)
     decode = unquote_plus if said.get("EncodingType") == "url" else str
     page: dict[str, Any] = {
@@ -105,7 +99,7 @@ def _page(listing: Element) -> ListObjectsV2OutputTypeDef:
         elif _name(part) == "CommonPrefixes" and "Prefix" in texts:
             folder = {"Prefix": decode(texts["Prefix"])}
             page.setdefault("CommonPrefixes", []).append(folder)
-    return cast("ListObjectsV2OutputTypeDef", page)
+    return page
 
 
 def _moment(text: str) -> datetime:

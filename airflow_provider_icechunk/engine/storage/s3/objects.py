@@ -117,9 +117,9 @@ class NativeObjects:
         The native client cannot: it takes a listing that ends too early for a whole one.
         """
         # Late, like boto3 itself: most processes never list.
-        from .listing import Signer, ask_page
+        from .listing import ask_page
 
-        keys, headers = self._keys(), {"User-Agent": self._settings.user_agent}
+        headers = {"User-Agent": self._settings.user_agent}
         if self._settings.requester_pays:
             headers["x-amz-request-payer"] = "requester"
         return ask_page(
@@ -127,7 +127,7 @@ class NativeObjects:
             self._root,
             request,
             region=self._region,
-            signer=None if keys is None else Signer(*keys),
+            keys=self._keys(),
             headers={**self._settings.headers, **headers},
         )
 
