@@ -108,7 +108,10 @@ class Case:
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.client")
-            # Not before: in a forked process a client that was there already may be a parent's.
+            # What asks whether the native client may be used here comes first: in a forked process
+            # a client that was there before it counts as a parent's, and boto3 does all the work.
+            importlib.import_module("airflow_provider_icechunk.engine.storage.constructors")
+            importlib.import_module("airflow_provider_icechunk.engine.storage.s3.connection")
             importlib.import_module("obstore.store")
             # Another client than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
