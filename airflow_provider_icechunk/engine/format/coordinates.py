@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Number = TypeVar("Number", bound=np.generic)
+_FEW_PAIRS = 64
+"""Pairs of rows that are compared one with another sooner than keys are made of them."""
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
@@ -101,6 +103,8 @@ def common_rows(index: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray
     """Which rows of `index` also occur in `other`."""
     if not len(index) or not len(other):
         return np.zeros(len(index), np.bool_)
+    if len(index) * len(other) <= _FEW_PAIRS and index.shape[1] == other.shape[1]:
+        return np.asarray((index[:, None] == other[None]).all(axis=2).any(axis=1))
     mine, theirs = sort_keys(index, other)
     if not bool(np.all(np.less(theirs[:-1], theirs[1:]))):
         theirs = distinct(theirs)

@@ -34,6 +34,8 @@ from .model import ArrayData, Dimension, ManifestRef, Node
 MAX_DOCUMENT = 64 << 20
 """Maximum size of a document in bytes."""
 MAX_RANK = 64
+_SMALL = 8 << 10
+"""Bytes of documents whose facts are kept."""
 MAX_CHUNKS = 1 << 32
 """Chunk coordinates and ends of extents are 32 bits on disk, so new arrays have one less."""
 
@@ -93,6 +95,14 @@ def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument |
 
     Chunks of different sizes (`rectilinear`) are for generation `2` only.
     """
+    _check_size(document)
+    if len(document) > _SMALL:
+        return _facts(document, rectilinear)
+    # The same few documents are in the snapshots of a whole history.
+    return _known_facts(bytes(document), rectilinear)
+
+
+def _facts(document: bytes, rectilinear: bool) -> GroupDocument | ArrayDocument:
     fields = _parse(document)
     node_type = fields.get("node_type")
     if node_type == "group":
@@ -112,6 +122,9 @@ def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument |
     if any(count > MAX_CHUNKS for count in array.num_chunks):
         raise _invalid("a dimension has more than 2**32 chunks; use longer chunks")
     return array
+
+
+_known_facts = lru_cache(maxsize=256)(_facts)
 
 
 def rebuild_document(
@@ -173,7 +186,7 @@ def split_document(document: bytes) -> tuple[EarlyArray | None, dict[str, Any] |
     return zarr, attributes
 
 
-def _parse(document: bytes) -> dict[str, Any]:
+def _check_size(document: bytes) -> None:
     if len(document) > MAX_DOCUMENT:
         raise _invalid(f"it has {len(document)} bytes, more than {MAX_DOCUMENT}")
     if memory_of(document) > current().free_bytes:
@@ -182,6 +195,10 @@ def _parse(document: bytes) -> dict[str, Any]:
             f"for a document; if you trust it, raise {FREE_BYTES} in the environment",
             kind=Kind.LIMIT_EXCEEDED,
         )
+
+
+def _parse(document: bytes) -> dict[str, Any]:
+    _check_size(document)
     try:
         fields = json.loads(document)
     except (ValueError, RecursionError):
