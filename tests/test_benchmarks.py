@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from benchmarks.model import (
     Measurement,
     Workload,
 )
-from benchmarks.runner import Hours, Plan, RunError, Runner, plan, rotated
+from benchmarks.runner import ROOT, Hours, Plan, RunError, Runner, plan, rotated
 from benchmarks.workloads import ALL, named
 
 TINY = {
@@ -294,6 +295,26 @@ def test_different_releases_of_zarr_are_pointed_out() -> None:
     assert report.uneven(same) == []
     (text,) = report.uneven(same | {OFFICIAL_2: {"zarr": "2"}})
     assert "zarr is not the same" in text
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+import zarr, boto3, airflow_provider_icechunk.api  # what the fork server has loaded
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+from benchmarks.model import OURS, Case
+Case(OURS, 1, Path(), endpoint="http://127.0.0.1:9").import_everything()
+from airflow_provider_icechunk.engine.storage.clouds.forks import usable
+os._exit(0 if usable() else 1)
+"""
+
+
+def test_forked_writers_measure_the_native_client() -> None:
+    """With what they load in another order they would measure boto3, and nothing would tell."""
+    done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 0
 
 
 @pytest.mark.long

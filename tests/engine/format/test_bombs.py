@@ -45,6 +45,7 @@ from airflow_provider_icechunk.engine.format.model import (
 from airflow_provider_icechunk.engine.format.v1.codec import V1Codec
 from airflow_provider_icechunk.engine.format.v2.codec import V2Codec
 from airflow_provider_icechunk.engine.format.wire import zstd
+from airflow_provider_icechunk.engine.format.zarr_metadata import parse_node
 from airflow_provider_icechunk.engine.workers.codec import (
     Fragment,
     decode_fragment,
@@ -225,6 +226,18 @@ def test_both_limits_are_settings_of_the_operator(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(RATIO, "many")
     with pytest.raises(InvalidInputError, match=RATIO):
         read()
+
+
+def test_a_document_that_was_read_before_is_refused_by_a_smaller_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    document = b'{"zarr_format": 3, "node_type": "group", "attributes": {"a": [%s]}}' % (
+        b"1," * 99 + b"1"
+    )
+    parse_node(document)
+    monkeypatch.setenv(FREE_BYTES, "1000")
+    with pytest.raises(InvalidInputError, match=FREE_BYTES):
+        parse_node(document)
 
 
 def test_a_smaller_budget_holds_in_the_threads_that_work_for_a_page() -> None:
