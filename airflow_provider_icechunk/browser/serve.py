@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 from collections.abc import Callable
@@ -56,6 +57,9 @@ def serve(
         access_log=False,
         server_header=False,
     )
+    # What was imported stays: walking it again and again would make every tenth answer wait.
+    gc.collect()
+    gc.freeze()
     tell(address)
     uvicorn.Server(config).run(sockets=[listener])
 
