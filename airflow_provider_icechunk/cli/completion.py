@@ -88,11 +88,13 @@ def _entries() -> Iterator[tuple[grammar.Path, str, list[str]]]:
     for entry in (*grammar.COMMANDS, *grammar.ALONE):
         inner = entry.commands if isinstance(entry, grammar.CommandGroup) else (entry,)
         for command in inner:
-            words = (entry.name,) if command is entry else (entry.name, command.name)
+            names = [command.name] if command.alias is None else [command.name, command.alias]
             flags = [
                 flag
                 for argument in command.arguments
                 for flag in argument.flags
                 if flag.startswith("-")
             ]
-            yield words, command.help, flags
+            for name in names:
+                words = (name,) if command is entry else (entry.name, name)
+                yield words, command.help, flags

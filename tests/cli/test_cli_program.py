@@ -67,6 +67,8 @@ def test_a_branch_wins_over_the_beginning_of_an_id(made: Made, command: Command)
 
 @pytest.mark.parametrize(("line", "expected"), [
     ("icechunk-airflow ver", ["verify"]),
+    ("icechunk-airflow sta", ["stats"]),
+    ("icechunk-airflow gc --dry", ["--dry-run"]),
     ("icechunk-airflow branch de", ["delete"]),
     ("icechunk-airflow verify --endp", ["--endpoint-url"]),
     ("icechunk-airflow branch create --a", ["--at", "--account", "--anonymous", "--allow-http"]),

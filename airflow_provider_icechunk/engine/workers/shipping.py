@@ -61,9 +61,10 @@ def package_sources() -> dict[str, bytes]:
 
 def write_zip(target: Path, entries: dict[str, bytes]) -> None:
     """Write files to a zip, in order and without times."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(target, "w") as archive:
         for name in sorted(entries):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), entries[name])
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            archive.writestr(entry, entries[name], compress_type=zipfile.ZIP_DEFLATED)
 
 
 def _works_in_a_zip(name: str) -> bool:
