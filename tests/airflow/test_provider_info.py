@@ -9,6 +9,7 @@ import airflow
 import jsonschema
 import pytest
 import yaml
+from support.provider_classes import listed
 
 import airflow_provider_icechunk
 from airflow_provider_icechunk.assets.icechunk import (
@@ -111,3 +112,16 @@ def test_the_form_of_the_connection_hides_labels_and_protects() -> None:
     secret = [name for name, one in fields.items() if one["schema"].get("format") == "password"]
     assert secret == ["session_token", "sas_token"]
     assert all(one["label"] for one in fields.values())
+
+
+def test_the_documentation_says_where_every_operator_and_sensor_is_imported_from() -> None:
+    page = Path(__file__).parents[2] / "docs" / "operators.md"
+    rows = re.findall(
+        r"^\| `((?:operators|sensors)\.\w+)` \| (.+) \|$", page.read_text(), re.MULTILINE
+    )
+    told = {(module, name) for module, names in rows for name in re.findall(r"`(\w+)`", names)}
+    package = f"{airflow_provider_icechunk.__name__}."
+    assert told == {
+        (one.__module__.removeprefix(package), one.__name__)
+        for one in listed("operators", "sensors")
+    }
