@@ -283,6 +283,9 @@ class _Table:
             )
         if len(known) > 1 and len(labels) and known[0] > known[-1]:
             labels = labels[::-1]
+        others = [self._coordinate(root, one).shape[0] for one in self.dimensions[1:]]
+        marked = {one: 0.0 for one, path in self.arrays.items() if "_FillValue" in root[path].attrs}
+        self._check_complete([len(labels), *others], marked)
         stored = _as_stored(labels, node)
         old = node.shape[0]
         node.resize((old + len(labels),))
