@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 import zarr
 from support import trees
+from support.zarr_cases import UNSURE
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -14,8 +15,8 @@ from zarr.core.sync import sync
 import airflow_provider_icechunk.api as icechunk
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
-    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 spec"),
+    pytest.mark.filterwarnings(UNSURE),
 ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, note, settings
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from support.places import Place, in_memory
+from support.zarr_cases import UNSURE
 from zarr.core.buffer import cpu
 from zarr.testing.stateful import (
     SyncStoreWrapper,
@@ -140,8 +141,8 @@ def run(machine: str, places: Callable[[], Place], examples: int, steps: int) ->
     )
 
 
-@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 spec")
+@pytest.mark.filterwarnings(UNSURE)
 @pytest.mark.parametrize("places", KINDS, indirect=True)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_store_behaves_like_zarrs_model(machine: str, places: Callable[[], Place]) -> None:
@@ -150,8 +151,8 @@ def test_the_store_behaves_like_zarrs_model(machine: str, places: Callable[[], P
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 spec")
+@pytest.mark.filterwarnings(UNSURE)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_store_behaves_like_zarrs_model_for_long(machine: str) -> None:
     run(machine, in_memory, 300, 40)
