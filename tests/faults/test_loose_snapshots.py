@@ -186,6 +186,14 @@ def test_a_flush_that_stalled_for_a_day_leaves_no_listed_snapshot_without_its_fi
             interleave("2", flushed, 25, (stalled, paused), "worker")
 
 
+@pytest.mark.parametrize("work", NAMINGS, ids=lambda work: work.__name__)
+def test_a_name_that_was_taken_back_leaves_no_listed_snapshot_without_its_file(work: Work) -> None:
+    """In `draft` a name lists what it reaches; listed without a file, it stops every collection."""
+    for paused in range(33, 36):
+        for stalled in range(3, 7):
+            interleave("draft", work, 0, (paused, stalled), "collector")
+
+
 def error_of(use: Use, storage: Storage) -> IcechunkError | None:
     try:
         use(storage)

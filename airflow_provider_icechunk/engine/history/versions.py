@@ -10,7 +10,7 @@ from airflow_provider_icechunk.engine.format.ids import SnapshotId, parse_id
 from airflow_provider_icechunk.engine.format.model import Snapshot
 from airflow_provider_icechunk.engine.format.names import MAIN, check_new_ref_name
 from airflow_provider_icechunk.engine.refs import v2_refs
-from airflow_provider_icechunk.engine.refs.base import Behind, Creation
+from airflow_provider_icechunk.engine.refs.base import Behind, Creation, Register
 from airflow_provider_icechunk.engine.world import to_micros
 from airflow_provider_icechunk.exceptions import (
     AlreadyExistsError,
@@ -237,11 +237,23 @@ def _keep_or(core: Core, target: SnapshotId, take_back: Callable[[], object], wh
         core.objects.stored_now(target)
     except NotFoundError as error:
         take_back()
+        _unlist_missing(core)
         raise NotFoundError(
             f"snapshot {core.format_id(target)} of {core.storage.location} was collected while "
             f"{what}. Nothing reached this snapshot before",
             kind=Kind.SNAPSHOT_NOT_FOUND,
         ) from error
+
+
+def _unlist_missing(core: Core) -> None:
+    """Take snapshots off the list that a name had put there and whose files are gone.
+
+    Collections keep what is listed and not old, and stop at what they cannot read.
+    """
+    refs = core.refs
+    if isinstance(refs, Register):
+        listed, key = refs.register().snapshots, refs.layout.snapshot
+        refs.unlist(frozenset(one for one in listed if core.storage.head(key(one)) is None))
 
 
 def _delete_branch_at(core: Core, branch: str, target: SnapshotId) -> None:
