@@ -173,7 +173,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(repository: Repository
     assert (whole.labels, whole.first) == (3, label(4))
     assert list(days_of(repository)) == [label(day) for day in range(4, 9)]
     assert drop_labels(repository, dataset, before=label(1))[1] is None
-    with pytest.raises(InvalidInputError, match="nothing of 'time' would be left"):
+    with pytest.raises(InvalidInputError, match="nothing would be left of 'time'"):
         drop_labels(repository, dataset, before="2027-01-01")
 
 
