@@ -2,5 +2,5 @@
 
 One model (`ids`, `names`, `chunk_refs`, `model`, `config`) serves all generations; `v1`, `v2` and
 `legacy` have a codec for each, `wire` the encodings they share. Pure: no IO, no clock, no
-randomness. Stored bytes are hostile: bounded and verified, or a `FormatError`.
+randomness. Stored bytes are treated as hostile: bounded and verified, or a `FormatError`.
 """

@@ -112,7 +112,7 @@ _TOP_SECOND = (1 << 32) - 1
 class ChunkRefs:
     """The references of one array. Rows are strictly increasing by index.
 
-    Build with `of` (sorts, last row of equal index wins), `from_items` or `empty`; the plain
+    Build with `of` (sorts; the last row of an index wins), `from_items` or `empty`; the plain
     constructor trusts its caller to keep the order, as decoders do after checking it.
     """
 
@@ -139,7 +139,7 @@ class ChunkRefs:
     """Backing bytes of all spans; for a decoded manifest, the payload itself."""
     extra: NDArray[np.uint64] | None = None
     """`(n, 2)` start and stop in `heap` of what newer releases add to references; it is not used
-    yet, but stored again. Equal when there is nothing; `None` when no row has anything."""
+    yet, but written back. Equal when there is nothing; `None` when no row has anything."""
     _lookup: list[Lookup] = field(default_factory=list, init=False, repr=False)
     """Sort keys for `find`, created on first use; derived, so not part of the value."""
 
@@ -175,7 +175,7 @@ class ChunkRefs:
 
     @classmethod
     def from_items(cls, ndim: int, items: Iterable[tuple[Index, Payload | None]]) -> ChunkRefs:
-        """Columns of single references; `None` erases. The last item of equal index wins."""
+        """Columns of single references; `None` erases. The last item of an index wins."""
         latest = dict(items)
         rows = len(latest)
         index = np.array(list(latest), np.uint32).reshape(rows, ndim)
@@ -234,7 +234,7 @@ class ChunkRefs:
 
     @staticmethod
     def of(rows: ChunkRefs) -> ChunkRefs:
-        """The same rows in order; the last of rows with equal index stays."""
+        """The same rows in order, with only the last of those with equal indices."""
         if len(rows) < 2:
             return rows
         (keys,) = sort_keys(rows.index)
@@ -403,14 +403,14 @@ _EMPTY: dict[tuple[int, int], ChunkRefs] = {}
 class _RowMerge:
     """The rows of two ordered tables in their union, where the second one wins.
 
-    Overlaying few edits on many rows costs a copy of the columns, not a sort.
+    Overlaying a few edits on many rows costs a copy of the columns, not a sort.
     """
 
     rows: int
     newer: NDArray[np.intp]
-    """Final row of each newer row."""
+    """Final position of each newer row."""
     older: NDArray[np.bool_] | None
-    """Final rows of the older rows, in order; `None` if the union has the older table's size."""
+    """Final positions of the older rows, in order; `None` if it has the older table's size."""
 
     @classmethod
     def of(cls, older: ChunkRefs, newer: ChunkRefs) -> Self:

@@ -44,9 +44,9 @@ class FileNames:
     hexadecimal: bool = False
     """Whether ids are hexadecimal instead of base 32."""
     aliases: Mapping[bytes, str] = field(default_factory=dict, compare=False, repr=False)
-    """Names given by other software, by the ids that represent them."""
+    """Names given by other software, keyed by the ids that represent them."""
     stand_in: bytes = b""
-    """What ids begin with that represent other names: no file is named by them."""
+    """Prefix of the ids that represent such names; no file is named after these ids."""
 
     @property
     def length(self) -> int:
@@ -106,7 +106,7 @@ class FileType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Maximum unpacked size of one file; `budget` may refuse less."""
+    """Maximum unpacked size of one file; `budget` may allow less."""
 
     manifest_bytes: int = 4 << 30
     other_bytes: int = 512 << 20
@@ -118,8 +118,8 @@ DEFAULT_LIMITS = Limits()
 class Codec(Protocol):
     """Bytes to values and back; `where` names the file in errors.
 
-    Invalid bytes raise `FormatError`. Decoding checks the identity: a file with another id than
-    requested is refused, except where old writers are known to have written such files.
+    Invalid bytes raise `FormatError`. Decoding checks the identity: a file whose id is not the
+    requested one is refused, except where old writers are known to have written such files.
     """
 
     @property

@@ -1,6 +1,6 @@
 """Chunk coordinates as sortable scalars, and distinct rows of them.
 
-`np.unique` is not used: it imports masked arrays when it is first called, which takes longer than
+`np.unique` is not used: it imports masked arrays on its first call, which takes longer than
 the one commit that many processes make.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Number = TypeVar("Number", bound=np.generic)
 _FEW_PAIRS = 64
-"""Pairs of rows that are compared one with another sooner than keys are made of them."""
+"""Up to this many pairs of rows are compared directly, which is faster than making keys."""
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

@@ -126,7 +126,7 @@ def _lost(target: str) -> str:
 
 
 def _has_numbered_files(folder: str, names: Names, where: str) -> bool:
-    """Whether a folder is a branch; a folder of unknown files only is damage, never "absent".
+    """Whether a folder is a branch; a folder with only unknown files is damage, never "absent".
 
     A `ref.json` in it is the branch of a later generation, which may have other files next to it.
     """

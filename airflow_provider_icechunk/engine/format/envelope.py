@@ -38,7 +38,7 @@ class Envelope:
 
     spec_version: int
     writer: str
-    """The writer, as the file says; for information only."""
+    """The writer named in the file; for information only."""
     payload: bytes
 
 

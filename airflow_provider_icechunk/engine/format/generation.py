@@ -20,7 +20,7 @@ class Capabilities:
     id_size: int
     """Bytes of the ids of snapshots, manifests and chunks."""
     node_numbers: int | None = None
-    """How many numbers there are for nodes; `None` where their ids are 8 random bytes."""
+    """How many node numbers there are; `None` where their ids are 8 random bytes."""
     history: History
     """Where the list of snapshots and their parents are stored."""
     uses_uuids: bool = False
@@ -28,7 +28,7 @@ class Capabilities:
     fixed_first_id: bool = False
     """Whether the first snapshot of every repository has the same id."""
     marks_objects: bool = False
-    """Whether objects carry metadata of the store that says what they are."""
+    """Whether objects carry store metadata that says what they are."""
     lists_manifests: bool = False
     """Whether a snapshot says how large its manifests are."""
     splits_listings: bool = False
@@ -38,7 +38,7 @@ class Capabilities:
     logs_first_snapshot: bool = False
     """Whether the first snapshot, which changes nothing, has a log as well."""
     logs_moves: bool = False
-    """Whether logs know moves; if not, a moved node is logged as deleted and created."""
+    """Whether logs record moves; if not, a moved node is logged as deleted and created."""
     tags_can_be_deleted: bool = False
     """Whether tags can be deleted."""
     hides_expired: bool = False
@@ -58,7 +58,7 @@ class Capabilities:
     splits_by_default: bool = False
     """Whether new repositories store rules that split the manifests of large arrays."""
     nests_own_metadata: bool = False
-    """Whether what this package writes into the metadata of commits is below `__icechunk`."""
+    """Whether what this package adds to the metadata of a commit is below `__icechunk`."""
 
 
 class CapabilityRow(dict[str, object]):
@@ -74,7 +74,7 @@ class Generation(Capabilities, StrEnum):
     def __new__(cls, name: str, row: CapabilityRow | None = None) -> Self:
         """The name of a generation with its capabilities as attributes.
 
-        Type checkers take `Generation(name)`, which looks a member up, for a call of this.
+        Type checkers mistake `Generation(name)`, which looks up a member, for a call of this.
         """
         member = str.__new__(cls, name)
         member._value_ = name

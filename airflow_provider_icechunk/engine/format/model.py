@@ -63,7 +63,7 @@ class ManifestRef:
 
 @dataclass(frozen=True, slots=True)
 class ArrayData:
-    """Data of an array in a snapshot beyond its `zarr.json`."""
+    """What a snapshot stores about an array beyond its `zarr.json`."""
 
     shape: tuple[Dimension, ...]
     dimension_names: tuple[str | None, ...] | None
@@ -81,7 +81,7 @@ class Node:
     array: ArrayData | None = None
     """`None` for a group."""
     extra: bytes | None = None
-    """Node data of newer official releases; not used yet, stored again unchanged."""
+    """Node data of newer official releases; not used yet, written back unchanged."""
 
     @property
     def is_group(self) -> bool:
@@ -140,7 +140,7 @@ class Manifest:
     unknown: str | None = None
     """Additional values that a newer version stored in the file, if any."""
     extra: bytes | None = None
-    """Manifest data of newer releases; not used yet, stored again unchanged."""
+    """Manifest data of newer releases; not used yet, written back unchanged."""
     extras: Mapping[NodeId, bytes] = field(default_factory=dict)
     """The same for single arrays."""
 
@@ -168,7 +168,7 @@ Coordinates = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A node that got another path. Its id stays."""
+    """A node whose path changed. Its id stays the same."""
 
     node_id: NodeId
     is_array: bool
@@ -186,8 +186,8 @@ class TransactionLog:
     """Nodes and chunks that one commit touched.
 
     A created node is only in `new_*`, even if it was updated later; a node created and deleted in
-    one session is nowhere. `updated_chunks` lists written and deleted coordinates, for new arrays
-    too.
+    one session appears nowhere. `updated_chunks` lists written and deleted coordinates, also for
+    new arrays.
     """
 
     id: SnapshotId
@@ -276,7 +276,7 @@ class Deferred(Mapping[Key, Value]):
         return self.content()[key]
 
     def __contains__(self, key: object) -> bool:
-        """As the content answers it, which may not have to decode a value for it."""
+        """As the content answers, which may not need to decode a value for it."""
         return key in self.content()
 
     def __iter__(self) -> Iterator[Key]:

@@ -1,6 +1,6 @@
 """The only validation of names: node paths, branch and tag names, chunk keys.
 
-Reading is as lenient as official writers were, writing is strict: a branch or tag name becomes part
+Reading is as lenient as official writers were; writing is strict: a branch or tag name becomes part
 of a storage key only after `check_new_ref_name`, a node path only after `check_node_path`.
 """
 
@@ -16,7 +16,7 @@ CHUNK_PREFIX = "c"
 MAIN = "main"
 
 _REF_MARKS = "._-!'()+,=@"
-"""Characters that every storage keeps in a key as they are, and no shell pattern has."""
+"""Characters that every storage keeps unchanged in keys and that no shell pattern contains."""
 _REF_CHARACTER = rf"[A-Za-z0-9{re.escape(_REF_MARKS)}]"
 _NEW_REF_NAME = re.compile(rf"{_REF_CHARACTER}(?:(?:{_REF_CHARACTER}| )*{_REF_CHARACTER})?")
 _MAX_NAME = 240
@@ -85,7 +85,7 @@ def check_file_name(name: str, what: str = "file") -> str:
 
 
 def check_node_path(path: str) -> str:
-    """`path`, if it is an absolute node path: `/`, or no empty, `.` or `..` segments."""
+    """`path`, if it is an absolute node path: `/`, or one without empty, `.` or `..` segments."""
     if path == ROOT:
         return path
     segments = path.split("/")

@@ -1,7 +1,7 @@
 """The nodes of a large snapshot, each decoded when it is used.
 
 A session touches few of the nodes of its snapshot. Paths and ids are read for all of them at once;
-the rest of a node, and whether it is valid, when it is used. A commit that changes some nodes keeps
+the rest of a node is read and checked when it is used. A commit that changes some nodes keeps
 the others as they are stored: `EditedNodes` says which, and the codec copies the bytes.
 """
 
@@ -31,13 +31,13 @@ class StoredNodes:
     ids: NDArray[np.uint8]
     """`(n, 8)`."""
     arrays: NDArray[np.bool_]
-    """Which of them say that they are arrays."""
+    """Which of them are marked as arrays."""
     decode: Callable[[int], Node]
     """The node in a row."""
     manifests: Callable[[], tuple[NDArray[np.int64], list[bytes]]]
     """Rows of arrays and the manifests that they name, one pair for each."""
     source: object
-    """The data with which the codec stores the same nodes again."""
+    """What the codec needs to store the same nodes again."""
     memory: Purse | None = None
 
 
@@ -73,7 +73,7 @@ class NodeTable(Mapping[str, Node]):
         return self._node(self._rows[path])
 
     def __contains__(self, path: object) -> bool:
-        """Whether there is such a node, which is not decoded for it."""
+        """Whether there is such a node; this does not decode it."""
         return path in self._rows
 
     def __iter__(self) -> Iterator[str]:
@@ -83,11 +83,11 @@ class NodeTable(Mapping[str, Node]):
         return len(self._rows)
 
     def __reduce__(self) -> tuple[type[dict[str, Node]], tuple[dict[str, Node]]]:
-        """Pickled as what it holds."""
+        """Pickled as its content."""
         return (dict, (dict(self),))
 
     def decode_all(self) -> None:
-        """Decode every node, in the thread that made the table, before others know it."""
+        """Decode every node, in the thread that made the table, before others see it."""
         self._known = {row: self.stored.decode(row) for row in self._rows.values()}
 
     def _node(self, row: int) -> Node:
@@ -104,7 +104,7 @@ class NodeTable(Mapping[str, Node]):
         return [self._node(row) for row in np.flatnonzero(np.isin(mine, wanted)).tolist()]
 
     def paths_by_id(self) -> dict[NodeId, str]:
-        """Where each node is."""
+        """The path of each node."""
         whole, size = self.stored.ids.tobytes(), NODE_ID_SIZE
         return {
             NodeId(whole[row * size : (row + 1) * size]): path for path, row in self._rows.items()
@@ -123,7 +123,7 @@ class NodeTable(Mapping[str, Node]):
 
 
 class EditedNodes(Mapping[str, Node]):
-    """The nodes of a table, some of them changed. None is new, and ids, paths and kinds stay."""
+    """The nodes of a table, some of them changed; none is new, and ids, paths and kinds stay."""
 
     __slots__ = ("changed", "table")
 
@@ -136,7 +136,7 @@ class EditedNodes(Mapping[str, Node]):
         return self.table[path] if found is None else found
 
     def __contains__(self, path: object) -> bool:
-        """Whether there is such a node, which is not decoded for it."""
+        """Whether there is such a node; this does not decode it."""
         return path in self.table
 
     def __iter__(self) -> Iterator[str]:
@@ -146,7 +146,7 @@ class EditedNodes(Mapping[str, Node]):
         return len(self.table)
 
     def __reduce__(self) -> tuple[type[dict[str, Node]], tuple[dict[str, Node]]]:
-        """Pickled as what it holds."""
+        """Pickled as its content."""
         return (dict, (dict(self),))
 
 
@@ -172,7 +172,7 @@ def nodes_with(nodes: Mapping[str, Node], ids: Collection[NodeId]) -> list[Node]
 
 
 def paths_by_id(nodes: Mapping[str, Node]) -> dict[NodeId, str]:
-    """Where each node is; nodes that are not decoded stay so."""
+    """The path of each node; undecoded nodes stay undecoded."""
     nodes = _plain(nodes)
     if isinstance(nodes, EditedNodes):
         nodes = nodes.table
@@ -182,7 +182,7 @@ def paths_by_id(nodes: Mapping[str, Node]) -> dict[NodeId, str]:
 
 
 def count_arrays(nodes: Mapping[str, Node]) -> int:
-    """How many nodes are arrays; nodes that are not decoded stay so."""
+    """How many nodes are arrays; undecoded nodes stay undecoded."""
     nodes = _plain(nodes)
     if isinstance(nodes, EditedNodes):
         nodes = nodes.table
@@ -207,5 +207,5 @@ def _named(nodes: Collection[Node]) -> set[ManifestId]:
 
 
 def _plain(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """The nodes themselves where they were put off."""
+    """The nodes themselves if their decoding was deferred."""
     return nodes.content() if isinstance(nodes, Deferred) else nodes

@@ -35,7 +35,7 @@ MAX_DOCUMENT = 64 << 20
 """Maximum size of a document in bytes."""
 MAX_RANK = 64
 _SMALL = 8 << 10
-"""Bytes of documents whose facts are kept."""
+"""Maximum size in bytes of documents whose facts are kept."""
 MAX_CHUNKS = 1 << 32
 """Chunk coordinates and ends of extents are 32 bits on disk, so new arrays have one less."""
 
@@ -98,7 +98,7 @@ def parse_node(document: bytes, *, rectilinear: bool = False) -> GroupDocument |
     _check_size(document)
     if len(document) > _SMALL:
         return _facts(document, rectilinear)
-    # The same few documents are in the snapshots of a whole history.
+    # The same few documents recur in the snapshots of a whole history.
     return _known_facts(bytes(document), rectilinear)
 
 

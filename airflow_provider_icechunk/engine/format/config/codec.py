@@ -183,7 +183,7 @@ def _container(value: object, at: str) -> VirtualChunkContainer:
 
 def _store(value: object, at: str) -> AnyObjectStoreConfig:
     tag, content = _variant(value, at)
-    # Before the first release names were written in camel case.
+    # Before the first release, names were written in camel case.
     name = tag.replace("_", "").lower()
     if name in _S3_STORES:
         return _S3_STORES[name](_group(S3Options, content or {}, at))

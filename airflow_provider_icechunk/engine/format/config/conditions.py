@@ -351,7 +351,7 @@ def standard_splitting() -> ManifestSplittingConfig:
     """The rules that a new repository gets unless its creator chooses others.
 
     They are stored, because an official writer without rules joins all manifests of an array. One
-    rule for all arrays: official commits become slow with many. Within it this package cuts large
+    rule serves all arrays: many would make official commits slow. Within it this package cuts large
     arrays further, by their grids.
     """
     first = ManifestSplitDimCondition.Axis(0)

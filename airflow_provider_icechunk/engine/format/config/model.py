@@ -140,7 +140,7 @@ class ManifestConfig(Settings):
     max_concurrent_manifest_fetches_during_commit: int | None = field(
         default=None, metadata=later(whole(U16))
     )
-    """Kept, but not used: a commit asks for the manifests it needs together."""
+    """Kept, but not used: a commit requests all the manifests it needs together."""
 
 
 @dataclass(slots=True, repr=False)

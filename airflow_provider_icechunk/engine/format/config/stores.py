@@ -17,7 +17,7 @@ from .settings import U32, Settings, later, one, whole
 
 
 class ChecksumAlgorithm(Enum):
-    """How the body of a write is summed up for the server; for stores that accept only some."""
+    """The checksum algorithm for the bodies of writes; for stores that accept only some."""
 
     Crc32 = 0
     Crc32c = 1
@@ -48,7 +48,7 @@ class _Store(Made):
     __slots__ = ()
 
     def shown_facts(self) -> Mapping[str, object]:
-        """Those of the options, if it has them."""
+        """The facts of the options, if there are any."""
         facts = super().shown_facts()
         only = next(iter(facts.values()), None)
         return only.shown_facts() if isinstance(only, Shown) else facts

@@ -19,7 +19,7 @@ MAX_CONFIG_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_VALUES = 20_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C loader if available: the other one takes a second per megabyte."""
+"""The C loader if available: the Python one takes a second per megabyte."""
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))

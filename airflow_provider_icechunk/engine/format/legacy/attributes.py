@@ -1,6 +1,6 @@
 """Attributes of nodes in separate files: which go there, and how they are read back.
 
-Three generations have such files in their specifications, and no other software ever wrote them. A
+Three generations have such files in their specifications, but no other software ever wrote them. A
 snapshot keeps small attributes inline and refers to a row of a file for long ones. Rows that the
 parent of a snapshot refers to are reused, so that a commit writes only what it changed. The caller
 provides the functions that store and fetch files.

@@ -36,9 +36,9 @@ from airflow_provider_icechunk.exceptions import InvalidInputError
 
 IDENTIFIER = b"Ichk"
 _FEW = 40
-"""Up to this many chunks are read one by one faster than with array operations."""
+"""Up to this many chunks, reading one by one is faster than array operations."""
 _ARRAY_MEMORY = 300
-"""Memory of the coordinates of an array as Python objects, beside their content."""
+"""Memory of the coordinates of an array as Python objects, in addition to their content."""
 
 _ROOT = Shape(44, (32, 4, 8, 12, 16, 20, 24, 28))
 _NEWER = Shape(48, (32, 4, 8, 12, 16, 20, 24, 28, 44))
@@ -150,7 +150,7 @@ def _coordinates(buffer: Buffer, tables: list[Table]) -> list[Coordinates]:
 
 
 def _index(buffer: Buffer, at: NDArray[np.int64]) -> Coordinates:
-    """The coordinates in tables, which must all have equally many."""
+    """The coordinates in tables, all of which must have the same number."""
     parts = [(batch.rows, batch.coordinates(0, most=MAX_RANK)) for batch in batches(buffer, at)]
     if len(parts) == 1:
         return parts[0][1]
@@ -166,7 +166,7 @@ def _index(buffer: Buffer, at: NDArray[np.int64]) -> Coordinates:
 def _in_order(
     index: Coordinates, counts: NDArray[np.int64]
 ) -> tuple[Coordinates, NDArray[np.int64]]:
-    """Sorted distinct rows of each of several arrays, and their numbers."""
+    """Sorted distinct rows of each of several arrays, and their counts."""
     (keys,) = sort_keys(index)
     if increasing(keys, counts):
         return index, counts

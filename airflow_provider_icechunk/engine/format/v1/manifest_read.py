@@ -4,8 +4,8 @@ The payload becomes the heap of the references: inline bytes, locations and enti
 it. Everything that would make a lookup miss silently (order, rank, duplicate rows) is refused.
 
 Reading one chunk of a million costs unpacking the file, not a million rows of columns. A search
-verifies what it visits: tables, vectors, ranks, and that everything is in order between what it has
-seen on both sides. The rest is left to `decode`, which every other use of a manifest goes through.
+verifies what it visits: tables, vectors, ranks, and that each row is in order between those seen on
+both sides. The rest is left to `decode`, which every other use of a manifest goes through.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _ROOT_EXTRA, _ROOT_SLOTS = 4, 5
 
 _TOP_NUMBER = np.uint64(1 << 63)
 _ARRAY_MEMORY = 1400
-"""Memory of the columns of an array as Python objects, beside their content."""
+"""Memory of the columns of an array as Python objects, in addition to their content."""
 _COLUMNS_MEMORY = 48
 _JOINED_MEMORY = 65
 _EXTRA_MEMORY = 32
-"""Memory of the columns of a reference, beside its coordinates, with a few or all of them."""
+"""Memory of the columns of a reference besides its coordinates, with few or all columns."""
 
 Spans = NDArray[np.uint64]
 Unpack = Callable[[bytes, Spans, bytes, str, Callable[[int], None]], tuple[bytes, Spans]]
@@ -370,7 +370,7 @@ class ManifestSearch:
 
     def find(self, node_id: NodeId, index: Index) -> Payload | None:
         """The reference at `index` of an array; `None` if there is none."""
-        # Counts its memory, so no two searches may share one.
+        # A buffer counts its memory, so no two searches may share one.
         buffer = Buffer(self._payload, where=self._where)
         start, count = self._vectors.get(node_id, (0, 0))
         at = _search(buffer, start, count, index)

@@ -49,13 +49,13 @@ _PACKED = (
     Shape(32, (4, 0, 8, 16, 0, 0, 28, 0, 24)),
     Shape(32, (4, 0, 8, 16, 0, 0, 0, 28, 24)),
 )
-"""Virtual references without checksum, with a tag and with a time, whose locations are frames."""
+"""Virtual references without a checksum, with a tag and with a time, whose locations are frames."""
 _PACKED_SHAPES = (_WITH_DICTIONARY, _ARRAY, _NATIVE, *_PACKED, _INLINE)
 
 _KINDS = (RefKind.NATIVE, RefKind.VIRTUAL, RefKind.INLINE)
 _HEADS = {RefKind.NATIVE: 36, RefKind.VIRTUAL: 32, RefKind.INLINE: 12}
-"""Position of the coordinates in a record of each kind; in one with an extra field, of that field,
-which the coordinates follow."""
+"""Position of the coordinates in a record of each kind; an extra field takes this position, and the
+coordinates follow it."""
 
 
 def _extended(shape: Shape, kind: RefKind) -> Shape:
@@ -172,7 +172,7 @@ def _positions(
 ) -> tuple[NDArray[np.int64], int, list[tuple[RefKind, bool, Rows, int, int]]]:
     """Positions of the records from `end` on, their end, and the groups of equal records.
 
-    A group has its kind, whether its records have an extra field, its rows and its range.
+    A group is its kind, whether its records have an extra field, its rows and its range.
     """
     at = np.empty(len(refs), np.int64)
     end += -end % 8
@@ -220,7 +220,7 @@ def _record(
     if extended:
         layout["extra"] = ("<u4", _HEADS[kind])
     if ndim:
-        # Not as one text: NumPy parses that as Python, which is not thread-safe in Python 3.11.
+        # Not as one text: NumPy parses it as Python, which is not thread-safe in Python 3.11.
         layout["index"] = (("<u4", (ndim,)), head + 4)
     return np.dtype(
         {

@@ -1,8 +1,8 @@
-"""Copy the nodes that a commit did not change from their file.
+"""Copy the nodes that a commit left unchanged from their file.
 
 Stored bytes are hostile. Nodes are copied only from a file that has the layout of this package, and
 only if all that they consist of is valid, lies between the links and the end of the nodes, and is
-used once: a copy changes nothing there. Whatever else is found, the nodes are decoded and encoded.
+used once: a copy then changes nothing. In all other cases, the nodes are decoded and encoded.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _DoubtError(Exception):
 
 
 class _Region:
-    """The part of a file that is copied without a change."""
+    """The part of a file that is copied unchanged."""
 
     def __init__(self, buffer: Buffer, low: int, high: int) -> None:
         self._buffer = buffer
@@ -128,7 +128,7 @@ class _Region:
     def _tables(
         self, at: Places, shape: Shape, other: Shape | None = None, align: int = 4
     ) -> NDArray[np.bool_]:
-        """Tables of one shape or another: which are of the other."""
+        """Check that tables have `shape` or `other`; returns which have `other`."""
         self._inside(at, 4, align)
         vtables = at - self._numbers(at, "<i4")
         others: NDArray[np.bool_] = vtables == layout.vtable_at(other or shape)
@@ -171,7 +171,7 @@ class _Region:
             _expect(not (at % align).any())
 
     def _take(self, at: Places, sizes: Places) -> None:
-        """Use these bytes. All together are not more than there are, so none need be shared."""
+        """Use these bytes: in total at most as many as there are, so none need be shared."""
         self._inside(at, sizes)
         self._left -= int(sizes.sum())
         _expect(self._left >= 0)

@@ -1,8 +1,8 @@
 """The layout of this package's snapshot files, in generations `1` and `2`.
 
 Every file begins with the vtables of all tables, then two marks, the root and the links to its
-nodes. The nodes follow, and after them everything that a commit writes anew. So nodes keep their
-offsets when a later file copies them.
+nodes. The nodes follow, and after them everything that every commit rewrites. Nodes therefore keep
+their offsets when a later file copies them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST = Shape(40, (28, 0, 4, 8, 16, 20, 24))
 LATER = Shape(52, (28, 40, 4, 8, 16, 20, 24))
 NODE = Shape(28, (16, 4, 8, 24, 12))
 EMPTY = Shape(4, ())
-"""A group's data, or the name of a dimension that has none."""
+"""A group's data, or the name of an unnamed dimension."""
 ARRAY_DATA = Shape(16, (4, 0, 12))
 NAMED_ARRAY_DATA = Shape(16, (4, 8, 12))
 NAME = Shape(8, (4,))
@@ -64,7 +64,7 @@ SHAPES = (
 )
 
 START = IDENTIFIER + b"".join(shape.vtable() for shape in SHAPES)
-"""The start of files of this package, after the position of the root."""
+"""The start of this package's files, after the position of the root."""
 MARKS_AT = 4 + len(START)
 MARKS = struct.Struct("<II")
 """Where nodes ended when all of them were written, and where they end now."""

@@ -1,6 +1,6 @@
 """Snapshot files of generation `1` and the values of their metadata.
 
-Nodes are written in the order of their paths' raw bytes, because official readers search in it;
+Nodes are written in the order of their paths' raw bytes, because official readers search by it;
 releases before 1.1.3 wrote another order, so reading builds a dictionary. Two unreleased versions
 of February 2025 are read as well: they have slot 7 in the root, and the older one stores Zarr
 metadata as eight items.
@@ -94,7 +94,7 @@ def _is_json(value: Any, depth: int) -> bool:
 
 
 _FILE_MEMORY = 400
-"""Memory of a manifest file as Python objects, beside its content."""
+"""Memory of a manifest file as Python objects, in addition to its content."""
 
 _MANIFEST_FILE = np.dtype(
     {
@@ -142,7 +142,7 @@ def decode(
 
 
 def encode(snapshot: Snapshot, *, dialect: Dialect = DIALECT) -> bytearray:
-    """The payload of a snapshot: nodes that were not changed are copied where that is possible."""
+    """The payload of a snapshot: unchanged nodes are copied where possible."""
     writer = copy_nodes(snapshot, dialect) or _write_nodes(snapshot, dialect)
     return _finish(writer, snapshot, dialect)
 

@@ -1,7 +1,7 @@
 """All nodes of a snapshot file: ids, paths and kinds as columns, without decoding the nodes.
 
-A tree of 10,000 arrays takes half a second to decode, and a session or a page uses a few of them.
-Nodes are tables of few layouts, so their columns are read for all of them at once.
+A tree of 10,000 arrays takes half a second to decode, and a session or a page uses few of them.
+Nodes are tables with few layouts, so their columns are read for all of them at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .snapshot_layout import Dialect
 
 _FEW_NODES = 256
 _NODE_MEMORY = 400
-"""Memory of a node as Python objects, beside its content."""
+"""Memory of a node as Python objects, in addition to its content."""
 _USUAL_PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
 
 
@@ -45,7 +45,7 @@ class Source:
 
 
 def read_nodes(root: Table, dialect: Dialect) -> Mapping[str, Node]:
-    """The nodes of a file; few are decoded at once, many when they are used."""
+    """The nodes of a file; a few are decoded immediately, many only when used."""
     buffer = root.buffer
     if root.has(7) and not dialect.newer:
         early = [read_node(table, unreleased=True) for table in root.tables(2)]

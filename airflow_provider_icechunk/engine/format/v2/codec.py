@@ -83,7 +83,7 @@ SNAPSHOT_DIALECT = Dialect(decode_value, encode_value, newer=True)
 
 
 class V2Codec(V1Codec):
-    """Files of generation `2` to values and back; only the refs know parents."""
+    """Files of generation `2` to values and back; only the refs know the parents."""
 
     generation = Generation.V2
     spec_version = SPEC_VERSION
@@ -99,7 +99,7 @@ class V2Codec(V1Codec):
     def encode_snapshot(self, snapshot: Snapshot, *, level: int = DEFAULT_LEVEL) -> bytes:
         """A whole file, header included, compressed at `level`.
 
-        Raises on top of a snapshot with unknown fields of newer versions: they would be lost.
+        Raises if it builds on a snapshot with unknown fields of newer versions: they would be lost.
         """
         lost = None if snapshot.parent_id is None else self._unknown.get(snapshot.parent_id)
         if lost is not None and snapshot.parent_id is not None:

@@ -43,7 +43,7 @@ def unpack_frames(
 ) -> tuple[bytes, NDArray[np.uint64]]:
     """The concatenated texts of the frames at `spans`, and the span of each.
 
-    Equal spans are unpacked once. `hold` is called with the memory before it is allocated.
+    Equal spans are unpacked once. `hold` receives the amount of memory before it is allocated.
     """
     if len(dictionary) > MAX_DICTIONARY:
         raise FormatError(f"{where}: its location dictionary has {len(dictionary)} bytes")

@@ -253,7 +253,7 @@ class OperationsEntry:
     updated_at: int
     """Microseconds since 1970 UTC, strictly increasing from entry to entry."""
     backup: str | None = None
-    """File below `overwritten/` with this entry as the newest; the newest of all has none."""
+    """File below `overwritten/` whose newest entry is this one; the newest of all has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +275,8 @@ class RepoInfo:
     disabled_flags: tuple[int, ...] | None = None
     extra: bytes | None = None
     unknown: tuple[str, ...] = ()
-    """Unknown fields of a newer writer. Such a state can be read, but
-    not written: they would be lost."""
+    """Unknown fields of a newer writer. Such a state can be read, but not written: they would be
+    lost."""
 
 
 def initial(first: Snapshot, *, at: int, config: bytes | None = None) -> RepoInfo:

@@ -50,7 +50,7 @@ class AddCommit:
 
 @dataclass(frozen=True, slots=True)
 class AmendCommit:
-    """Replace the newest commit of a branch, `expected`, by a new child of its parent."""
+    """Replace the newest commit of a branch, `expected`, with a new child of its parent."""
 
     branch: str
     expected: SnapshotId
@@ -147,7 +147,7 @@ class Allowed:
 class Expire:
     """Remove snapshots older than a time from the history; tips of references stay.
 
-    Kept snapshots get the root of their line as parent, and remember the logs between. Recorded
+    Kept snapshots get the root of their line as parent, and remember the logs in between. Recorded
     even if nothing is old enough.
     """
 
@@ -425,7 +425,7 @@ def _collect(change: Collect, info: RepoInfo) -> Outcome:
 def _adopted(
     info: RepoInfo, child: SnapshotRecord, stays: Callable[[SnapshotRecord], bool]
 ) -> SnapshotRecord:
-    """The snapshot with its first remaining ancestor as parent, and the logs of those between.
+    """The snapshot with its first remaining ancestor as parent, and the logs of those in between.
 
     Without such an ancestor it becomes a root.
     """

@@ -2,12 +2,11 @@
 
 Offsets in FlatBuffers point forwards, so a file can be written front to back if every reference is
 filled in when its target is appended. Vtables come before all tables, once per layout. Long vectors
-of tables are appended as NumPy records whose offsets the caller computes: a commit of many small
-arrays would otherwise need a dozen array operations per array.
+of tables are appended as NumPy records whose offsets the caller computes.
 
 `Vectors` does so for the vectors of many tables at once: a commit of many small arrays would
 otherwise pay for a dozen array operations per array. In a `Heap` every span becomes a length, its
-bytes and a NUL, padded to four bytes: that is a string and a byte vector at once. Spans are copied
+bytes and a NUL, padded to four bytes: both a string and a byte vector. Spans are copied
 in groups of equal length, one gather and one scatter for each.
 """
 
@@ -196,7 +195,7 @@ class Heap:
     def __init__(
         self, source: bytes | bytearray | memoryview, spans: NDArray[np.uint64], *, base: int
     ) -> None:
-        check_size(len(source) >> 2)  # keys have 33 bits for where a span starts
+        check_size(len(source) >> 2)  # keys have 33 bits for the start of a span
         if len(source) > MAX_PAYLOAD and len(spans):
             check_size(int((spans[:, 1] - spans[:, 0]).max()))
         self._source = source

@@ -2,7 +2,7 @@
 
 The checksum is for generations whose files are plain JSON in an encoding of this project: without
 it a changed digit is a well-formed file that names another object. It is the last member, over all
-bytes before it, so nothing has to be encoded again to check it. A document without one, because
+bytes before it, so checking it needs no encoding. A document without one, because
 other software wrote it, is read as it is.
 """
 

@@ -226,7 +226,7 @@ def is_array(value: Value) -> TypeGuard[Array]:
 
 
 def as_array(value: Value, what: str, *, where: str, sizes: Sequence[int] = ()) -> Array:
-    """`value` as an array, of one of the `sizes` where they are given."""
+    """`value` as an array, of one of the `sizes` if given."""
     if not is_array(value):
         raise _wrong(value, what, "an array", where)
     if sizes and len(value) not in sizes:

@@ -22,7 +22,7 @@ _LONG = 1024
 """Vectors of at least this length are read separately: joining their columns with others gains
 nothing, and their memory prevents a small file from having many."""
 _FEW = 2
-"""Up to this many vectors are read one by one faster than they can be grouped."""
+"""Up to this many vectors, reading one by one is faster than grouping."""
 _ROW_MEMORY = 8
 """Memory for finding a table; twice that if vectors are read together."""
 
@@ -32,8 +32,8 @@ def together(
 ) -> Iterator[tuple[list[int], NDArray[np.int64]]]:
     """Which vectors to read together, and the positions of their tables.
 
-    The first tables of vectors that are read together have equally many coordinates in `slot`, at
-    most `most`. The reader has to check the other tables. Empty vectors are omitted.
+    The first tables of vectors that are read together have the same number of coordinates in
+    `slot`, at most `most`. The reader has to check the other tables. Empty vectors are omitted.
     """
     short: list[int] = []
     for row, (_, count) in enumerate(vectors):

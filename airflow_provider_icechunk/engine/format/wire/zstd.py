@@ -1,7 +1,7 @@
 """One bounded zstd frame: its unpacked size is limited before anything is allocated.
 
 The blocks of the frame are checked first. That proves the frame complete and alone in its bytes,
-and gives an upper bound of its content, so neither a bomb nor a false header gets memory: the
+and gives an upper bound on its content, so neither a bomb nor a false header gets memory: the
 library itself trusts the declared size over `max_output_size`, and its stream reader ends silently
 at a truncated frame.
 """

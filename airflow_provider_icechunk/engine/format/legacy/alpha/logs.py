@@ -34,9 +34,9 @@ _COORDINATE_MEMORY = 48
 """Minimum bytes of an id, and of the coordinates of a chunk."""
 _FEW = 16
 _ARRAY_MEMORY = 300
-"""Bytes that the coordinates of an array take as Python objects, beside their content."""
+"""Bytes that the coordinates of an array take as Python objects, in addition to their content."""
 _ROWS_AT_ONCE = 1 << 15
-"""Coordinates are Python objects only for a moment: they would take ten times their columns."""
+"""Coordinates are Python objects only for a moment: they take ten times the memory of columns."""
 
 
 def decode_log(

@@ -2,7 +2,7 @@
 
 Every field of a row gets as many byte columns as its widest value needs, and a mask says which of
 them a row really uses. Selecting by the mask, row by row, leaves exactly the packed bytes. Rows are
-done in blocks so that the padded matrix stays small.
+packed in blocks so that the padded matrix stays small.
 """
 
 from __future__ import annotations

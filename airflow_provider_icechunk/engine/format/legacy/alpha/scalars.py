@@ -1,6 +1,6 @@
 """Ids and times as the shapes of `alpha` store them.
 
-An id was text up to December 2024 and is an array of binary and an empty array since; a node id was
+An id was text up to December 2024, and an array of binary and an empty array later; a node id was
 a 32-bit number at first, which becomes eight big-endian bytes here.
 """
 

@@ -1,7 +1,7 @@
 """Snapshots of `alpha`: three record shapes are read, the last one is written.
 
 Zarr metadata is stored in separate fields, so every `zarr.json` is rebuilt when read and split when
-written; members that the shape has no field for are refused then.
+written, which refuses members that the shape has no field for.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Record:
     attribute_files: frozenset[AttributesId]
     nodes: Value
     may_be_misnamed: bool
-    """Early writers stored the first snapshot under another id than the one inside."""
+    """Early writers stored the first snapshot under a different id from the one inside."""
 
 
 def decode_snapshot(
@@ -223,7 +223,7 @@ def _read_files(value: Value, where: str, *, sized: bool) -> tuple[ManifestFile,
 
 
 def _read_file(value: Value, where: str, *, sized: bool) -> ManifestFile:
-    """Three items are id, size and count since the last shape, and id, version and size before."""
+    """Three items are id, size and count in the last shape, and id, version and size before it."""
     file = as_array(value, "a manifest", where=where, sizes=(2, 3, 4))
     size: Value = 0
     count: Value = 0

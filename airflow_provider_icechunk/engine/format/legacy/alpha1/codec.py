@@ -30,7 +30,7 @@ class Alpha1Codec:
     """Files of generation `alpha1` to values and back.
 
     A snapshot lists its ancestors, so encoding one needs the past of its parent: that of snapshots
-    seen before is remembered, `fetch` returns the file of any other.
+    seen before is remembered; `fetch` returns the file of any other.
     """
 
     generation = Generation.ALPHA1
@@ -49,8 +49,8 @@ class Alpha1Codec:
     def decode_snapshot(self, data: bytes, expected: SnapshotId, *, where: str) -> Snapshot:
         """The snapshot in the file `where`.
 
-        Early software stored first snapshots under another id than the one inside; such a file gets
-        the id of its name.
+        Early software stored first snapshots under a different id from the one inside; such a file
+        gets the id of its name.
         """
         with Purse(len(data), where=where) as purse:
             document = self._snapshot(data, where)

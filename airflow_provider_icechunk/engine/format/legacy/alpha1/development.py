@@ -1,6 +1,6 @@
 """MessagePack files of September 2024, turned into the documents that the specification shows.
 
-Structs were arrays in the order of their declaration, ids were base 32 text. Only the shapes with
+Structs were arrays in the order of declaration, and ids were base 32 text. Only the shapes with
 complete snapshots are read; earlier ones contained neither an id nor a history.
 """
 

@@ -1,7 +1,7 @@
 """Keys of `alpha1` and its reference documents.
 
 A branch is a folder of numbered files, a tag a file beside these folders. Software of September
-2024 spelled both differently and numbered with 13 characters; `Spelling` distinguishes them.
+2024 spelled both differently and used 13-character numbers; `Spelling` distinguishes them.
 """
 
 from __future__ import annotations

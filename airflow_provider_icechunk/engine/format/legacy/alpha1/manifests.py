@@ -29,7 +29,7 @@ _TOP = np.uint64((1 << 63) - 1)
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Chunk references one by one, as either encoding holds them."""
+    """Chunk references one by one, from either encoding."""
 
     nodes: Sequence[int]
     coordinates: Sequence[Sequence[int]]
@@ -76,7 +76,7 @@ def write_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def check_references(refs: ChunkRefs) -> None:
-    """Refuse checksums, because virtual references have no field for them, and other ids."""
+    """Refuse ids of another size, and checksums, for which virtual references have no field."""
     if refs.chunk_id.shape[1] != EARLY_OBJECT_ID_SIZE and (refs.kind == RefKind.NATIVE).any():
         raise InvalidInputError(
             f"chunk ids of generation `alpha1` have {EARLY_OBJECT_ID_SIZE} bytes"

@@ -134,7 +134,7 @@ def to_zarr_json(
 
 
 def _without_raw_bits(document: bytes) -> tuple[bytes, int | None]:
-    """The document with raw bits called bytes, which the early shape holds alike."""
+    """The document with raw bits called bytes, which the early shape stores the same way."""
     if b'"r' not in document:
         return document, None
     try:
@@ -162,7 +162,7 @@ def _with_raw_bits(document: bytes, bits: int) -> bytes:
 
 
 def _finite(variant: str, value: Any) -> Any:
-    """JSON has no numbers that are not finite: Zarr's names are used for them."""
+    """JSON has only finite numbers: for all others, Zarr's names are used."""
     if variant in _FLOATS:
         return _named(value)
     return [_named(part) for part in value] if variant in _COMPLEX else value
@@ -292,7 +292,7 @@ def read_snapshot(
 
 
 def read_past(document: object, *, where: str) -> Past:
-    """Only identity and history of a snapshot."""
+    """Only the identity and the history of a snapshot."""
     fields = js.as_object(document, "the snapshot", where=where, required=_REQUIRED)
     return _read_past(fields, where)
 

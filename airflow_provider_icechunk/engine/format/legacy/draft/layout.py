@@ -1,8 +1,8 @@
 """Keys of `draft`: `state.json` and four folders, whose files are named by UUIDs or otherwise.
 
-The folders may be in another location than the state file, and files of other software may have any
-names. In memory every file has an id of 16 bytes: a foreign name is remembered under an id that is
-derived from it.
+The folders may be in a different location from the state file, and files of other software may have
+any names. In memory every file has an id of 16 bytes: a foreign name is remembered under an id that
+is derived from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_NAMES = 1 << 18
 
 
 class FileIds:
-    """The ids of the files of one folder: digits of our own names, or made from foreign ones."""
+    """The ids of the files of one folder: digits of our own names, or derived from foreign ones."""
 
     __slots__ = ("names", "suffix")
 
@@ -90,7 +90,7 @@ class DraftLayout:
     """Keys of the immutable objects. There are no transaction logs: their folder is empty."""
 
     root: str = ""
-    """Where the folders are, seen from the state file: empty, or with a slash at its end."""
+    """The path from the state file to the folders: empty, or ending in a slash."""
     names: dict[SnapshotId, str] = field(default_factory=dict)
     """Structure files that are not named by the id of their snapshot, from the state file."""
     inventories: FileIds = field(default_factory=lambda: FileIds(SUFFIX))

@@ -3,8 +3,8 @@
 The footer has sizes as well, but they are not enforced: pyarrow allocates what the header of each
 page says. Headers and footer use Thrift's compact protocol. They are parsed here and not by the
 library, which aborts the process when asked about columns of a damaged footer. Whatever the library
-could understand in another way is refused: it skips fields of another type than it expects, lets
-later fields replace earlier ones, and cuts numbers to the width of their type.
+could understand differently is refused: it skips fields whose type it does not expect, lets later
+fields replace earlier ones, and cuts numbers to the width of their type.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
         count, at = _unsigned(data, at)
     if count > len(data) - at:
         raise _DamagedError
-    # In lists a boolean takes a byte, which in structures it shares with its number.
+    # In lists a boolean takes a whole byte; in structures it shares one with its number.
     kind = _BYTE if kind in _BOOLEANS else kind
     items = []
     for _ in range(count):

@@ -91,7 +91,7 @@ class StateFile:
         return {name: refs[name].snapshot for name in sorted(refs) if refs[name].type == kind}
 
     def listing(self, *entries: StateEntry) -> StateFile:
-        """The state with more snapshots; those it lists stay as they are."""
+        """The state with more snapshots; those already listed stay as they are."""
         added = {one.id: one for one in entries if one.id not in self.snapshots}
         return replace(self, snapshots=dict(self.snapshots) | added)
 

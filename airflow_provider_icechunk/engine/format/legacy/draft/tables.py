@@ -24,7 +24,7 @@ _BATCH = 1 << 16
 _ELEMENT_MEMORY = 100
 """Bytes of an item of a list, which becomes a Python object."""
 _ENTRY_MEMORY = 24
-"""Bytes of a value of a dictionary, beside the page that it is in."""
+"""Bytes of a value of a dictionary, in addition to the page that it is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ def _check_claims(metadata: Any, limit: int, where: str) -> None:
 
 
 def _batch_size(metadata: Any, data: bytes, limit: int) -> int:
-    """Few enough rows that one batch stays within the limit even if every row is the largest."""
+    """So few rows that a batch stays within the limit even if each is as large as the largest."""
     claimed = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
     return int(max(1, min(_BATCH, 4 * limit // max(claimed, len(data), 1))))
 
