@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def open_refs(generation: Generation, storage: Storage, world: World = REAL_WORLD) -> Refs:
     """The refs of a repository in this generation.
 
-    Each generation is imported when a repository of it is opened: a process rarely meets two, and
-    all of them together cost as much time as the rest of the engine.
+    Each generation is imported when a repository of it is opened: a process rarely needs two, and
+    importing all of them takes as long as the rest of the engine.
     """
     match generation:
         case Generation.V2:

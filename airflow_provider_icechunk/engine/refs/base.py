@@ -67,7 +67,7 @@ class Creation(Enum):
 
 
 class Trust(Enum):
-    """Which conditional writes of the store refs rely on. Only the configuration turns them off."""
+    """The store's conditional writes that refs rely on. Only the configuration turns them off."""
 
     CONDITIONS = (True, True)
     NO_CREATE = (False, True)
@@ -135,7 +135,7 @@ def read_openings(
 
     Without list permission, Amazon answers "denied" for objects that do not exist. That counts as
     absent only if the same credentials can read another of these objects: then a repository exists,
-    and what was read decides about it.
+    and what was read is what counts.
     """
     try:
         return storage.get_many(requests)
@@ -165,8 +165,8 @@ def read_openings(
 class JustRead:
     """Objects that were read a moment ago to open a repository, each good for one more use.
 
-    Only while reading them again could hardly give a newer answer: within twice the time that the
-    read took, and unless this process moved a reference since.
+    They are used only while another read would hardly give a newer answer: within twice the time
+    that the read took, and if this process has not moved a reference since.
     """
 
     least = 0.0
@@ -182,11 +182,11 @@ class JustRead:
         end = monotonic()
         self._until = end + max(self.least, 2 * (end - begin))
         self.objects: dict[str, Fetched | None] = dict(zip(keys, found, strict=True))
-        """As they were."""
+        """The objects as they were read."""
         self._left = dict(self.objects)
 
     def take(self, key: str, *, again: bool = False) -> tuple[Fetched | None] | None:
-        """An object, or its absence, if it was just read and not used since.
+        """An object, or its absence, if it was just read and has not been used since.
 
         :param again: whether it may be used once more.
         """
@@ -207,14 +207,14 @@ class Known(JustRead):
         self._left = dict(objects)
 
     def take(self, key: str, *, again: bool = False) -> tuple[Fetched | None] | None:
-        """An object, or its absence, if it was not used since."""
+        """An object, or its absence, if it has not been used."""
         if key not in self._left:
             return None
         return (self._left[key] if again else self._left.pop(key),)
 
 
 _moves = [0]
-"""How often this process changed a reference, in whatever repository."""
+"""How often this process changed a reference, in any repository."""
 
 
 def count_move() -> None:
@@ -401,7 +401,7 @@ class RefFiles:
         return self
 
     def after(self, found: JustRead | None) -> Self:
-        """The same refs: only those that are read by their keys gain by it."""
+        """The same refs: only those that are read by their keys benefit."""
         del found
         return self
 

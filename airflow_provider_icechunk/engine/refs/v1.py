@@ -47,9 +47,9 @@ from .base import (
 _BRANCH = "branch."
 _TAG = "tag."
 _KINDS = (_BRANCH, _TAG, "branch:", "tag:")
-"""Beginnings of the names of folders; those with a colon are of October 2024."""
+"""Prefixes of the names of folders; those with a colon date from October 2024."""
 _NUMBERED = re.compile(r"[0-9A-HJKMNP-TV-Z]{8}\.json")
-"""Files of branches of generation `alpha`, which a migration may leave."""
+"""Files of branches of generation `alpha`, which a migration may leave behind."""
 _SAME_TIP = at_once(10)
 _GUESSES = 16
 _JSON = "application/json"
@@ -70,7 +70,7 @@ class V1Refs(RefFiles):
     )
     """Where branches were when they were last read, and the versions of their references."""
     listed: set[str] = field(default_factory=set, repr=False, compare=False)
-    """Keys of the branches that were there when all of them were last read."""
+    """Keys of the branches that existed when all of them were last read."""
 
     def initialize(self, first: Snapshot, config: RepositoryConfig | None = None) -> bool:
         """Create `main`: this write creates the repository."""
@@ -93,7 +93,7 @@ class V1Refs(RefFiles):
         return branches, self._tags(folders, known)
 
     def branches(self) -> dict[str, SnapshotId]:
-        """All branches; a folder with old numbered files only belongs to a deleted one."""
+        """All branches; a folder with only old numbered files belongs to a deleted one."""
         return self._named(self._folders(), _BRANCH, branch_key, {})
 
     def branch(self, name: str) -> SnapshotId | None:
@@ -226,7 +226,7 @@ class V1Refs(RefFiles):
     def _folders(self) -> dict[str, set[str]]:
         """The folders of references, and which of the two known files are in them.
 
-        Raises for a folder without any file that is understood: it is not an absent reference.
+        Raises for a folder with only unknown files: it is not an absent reference.
         """
         found: dict[str, set[str]] = {}
         strange: dict[str, str] = {}

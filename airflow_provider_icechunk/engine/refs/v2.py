@@ -1,9 +1,9 @@
 """The refs of generation `2`: one `repo` object, changed by one conditional write at a time.
 
 An update reads the object, applies the change to the value, stores a copy of what it read under
-`overwritten/`, and writes the new state if nobody else has. The loser of a race starts again
-from the newer state, so changes to different branches do not conflict. A process
-that dies leaves at most one superfluous copy.
+`overwritten/`, and writes the new state if nobody else has. The loser of a race starts again from
+the newer state, so changes to different branches do not conflict. A process that dies leaves at
+most one superfluous copy.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class V2Refs:
         return self._move(updates.AddCommit(name, expected, SnapshotRecord.of(snapshot)))
 
     def amend(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
-        """Replace the newest commit `expected` by the snapshot."""
+        """Replace the newest commit `expected` with the snapshot."""
         return self._move(updates.AmendCommit(name, expected, SnapshotRecord.of(snapshot)))
 
     def announce(self, snapshot: Snapshot) -> None:
@@ -170,7 +170,7 @@ class V2Refs:
         return self.update(updates.DeleteBranch(name)) is None
 
     def tags(self) -> dict[str, SnapshotId]:
-        """All tags without deleted ones."""
+        """All tags except deleted ones."""
         return dict(sorted(self.info().tags.items()))
 
     def tag(self, name: str) -> SnapshotId | None:
@@ -344,7 +344,7 @@ class V2Refs:
         )
 
     def _guess(self, change: Change) -> _RepoState | None:
-        """The state last read, if a commit fits it; the condition of the write says if it held."""
+        """The state last read, if a commit fits it; the write's condition verifies it."""
         last = self._last
         if last is None or not isinstance(change, updates.AddCommit) or not self._trust.updates:
             return None

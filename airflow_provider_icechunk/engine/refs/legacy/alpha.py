@@ -115,7 +115,7 @@ class AlphaRefs(NumberedRefs):
         return self._create(tombstone_key(name, self._separator()), b"")
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
-        """The id in the file name of the snapshot that has `missing` as its id inside.
+        """The id in the name of the snapshot file with the id `missing` inside.
 
         Small snapshots are read first: only first snapshots, which hold no nodes, were misnamed.
         """
@@ -138,7 +138,7 @@ class AlphaRefs(NumberedRefs):
     def _separator(self) -> str:
         """The separator in this repository's reference names; remembered once `main` exists.
 
-        If both are there the older one counts: the newer references come from a migration.
+        If both exist, the older one counts: the newer references come from a migration.
         """
         if self._known_separator is None:
             folders = set(self.storage.list_folders(REFS))

@@ -41,7 +41,7 @@ _BRANCH, _TAG = "branch:", "tag:"
 
 
 class Alpha1Refs(NumberedRefs):
-    """References as files below `r/`; the configuration as `config.yaml`, as later on."""
+    """References as files below `r/`; the configuration in `config.yaml`, as it was later."""
 
     generation = Generation.ALPHA1
 
@@ -144,7 +144,7 @@ class Alpha1Refs(NumberedRefs):
             )
 
     def relocate(self, missing: SnapshotId) -> SnapshotId | None:
-        """The id in the file name of the snapshot that has `missing` as its id inside.
+        """The id in the name of the snapshot file with the id `missing` inside.
 
         Only development software misnamed first snapshots; other repositories are not searched.
         """

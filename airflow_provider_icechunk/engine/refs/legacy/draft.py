@@ -242,7 +242,7 @@ class DraftRefs(RefFiles):
         return Registered(state.named("branch"), state.named("tag"), state.snapshots.keys())
 
     def unlist(self, snapshots: frozenset[SnapshotId]) -> bool:
-        """Remove snapshots from the state, unless a reference or a remaining one needs them."""
+        """Remove snapshots from the state unless a reference or a remaining snapshot needs them."""
 
         def apply(state: StateFile) -> tuple[StateFile | None, bool]:
             named = {*state.named("branch").values(), *state.named("tag").values()}
@@ -260,7 +260,7 @@ class DraftRefs(RefFiles):
         return self._read()[0]
 
     def change(self, apply: Callable[[StateFile], StateFile | None]) -> None:
-        """Replace the state by the result of `apply`; `None` leaves it unchanged."""
+        """Replace the state with the result of `apply`; `None` leaves it unchanged."""
         self._update(lambda state: (apply(state), None))
 
     def following(self, settings: ResolvedConfig) -> DraftRefs:

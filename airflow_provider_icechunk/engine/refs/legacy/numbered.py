@@ -1,7 +1,7 @@
 """Branches as folders of numbered files, and attributes in separate files.
 
-A branch moves by the creation of file n + 1, which one of several writers wins, so no conditional
-update is needed. The price is that finding a branch takes a listing, and deleting one several
+A branch moves when file n + 1 is created, in which only one writer can succeed, so no conditional
+update is needed. The price is that finding a branch takes a listing, and deleting one takes several
 steps: the newest file goes last, because an older one left alone would look like a branch that
 moved back.
 """
@@ -148,7 +148,7 @@ class NumberedBranches:
     def _states(self, name: str) -> Iterator[_BranchFile]:
         """All files of a branch, newest first, as their names sort.
 
-        Unknown files beside them are ignored; a branch of nothing else is an error.
+        Unknown files beside them are ignored; a branch with nothing else is an error.
         """
         prefix, strange, understood = self.prefix(name), None, False
         for item in self.storage.scan(prefix):
@@ -204,7 +204,7 @@ class NumberedRefs(RefFiles):
     layout: Layout
     numbered: NumberedBranches
     threshold: int | None
-    """Attributes of more bytes go into separate files."""
+    """Attributes of more bytes than this go into separate files."""
 
     def branch(self, name: str) -> SnapshotId | None:
         """The snapshot of the branch."""
