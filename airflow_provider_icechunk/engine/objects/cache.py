@@ -25,7 +25,7 @@ class WeightedCache(Generic[K, V]):
         self._weigh = weigh
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._loading = PerProcess[dict[K, Future[V]]](dict)
-        """A forked child would wait for ever for the threads of its parent."""
+        """A forked child would wait forever for the threads of its parent."""
         self._total = 0
         self._lock = PerProcess(threading.Lock)
 

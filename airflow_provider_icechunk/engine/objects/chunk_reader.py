@@ -179,9 +179,9 @@ class ChunkReader:
     under_way = 32 << 20
     """Maximum number of bytes of requests that are under way for one selection."""
     always_under_way = 8 << 20
-    """So many even if that is much beside what is read."""
+    """At least this many, even if that is a lot compared with what is read."""
     lanes = 8
-    """How many requests they are at least, if there is enough to read."""
+    """The minimum number of those requests, if there is enough to read."""
 
     def __init__(
         self, storage: Readable, layout: Layout, virtual: VirtualReader, *, kept_bytes: int = 0
@@ -303,7 +303,7 @@ class ChunkReader:
         run_all(bring, requests, at_once=lanes)
 
     def _room(self, wanted: int) -> int:
-        """How many bytes may be under way for so many; they are in memory twice for a moment."""
+        """How many bytes may be under way for `wanted` bytes; briefly, they are in memory twice."""
         return min(max(wanted // 8, self.always_under_way), self.under_way)
 
     def _bring_one(self, request: _Request) -> bytes:

@@ -1,10 +1,10 @@
 """Storing chunks: inline, packed with others, or in a file of their own.
 
 A chunk up to the inline threshold stays in its manifest. A small one joins others in a packed chunk
-file: its reference is known at once, its bytes wait in memory until the pack is full or the session
-flushes. On a network a full pack is stored while the next one is filled. A large one gets a
-file of its own. If the process dies, packs that were not flushed were
-never referenced by anything stored, and written ones are garbage for the collector.
+file: its reference is known at once; its bytes wait in memory until the pack is full or the session
+flushes. On a network a full pack is stored while the next one is filled. A large one gets a file of
+its own. If the process dies, packs that were not flushed were never referenced by anything stored,
+and written ones are garbage for the collector.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Packing:
     target: int = 8 << 20
     """A pack is closed at this size."""
     pending: int = 64 << 20
-    """Writers wait while closed packs that are not stored yet have this size together."""
+    """Writers wait while closed packs that are not stored yet exceed this total size."""
 
 
 class ChunkWriter:
@@ -96,7 +96,7 @@ class ChunkWriter:
         return size >= self._packing.below or full
 
     def begin_flush(self) -> None:
-        """Send everything pending on its way."""
+        """Start storing everything pending."""
         with self._lock.get():
             self._close(wait=not self._background)
 
@@ -120,7 +120,7 @@ class ChunkWriter:
     def _close(self, *, wait: bool = False) -> None:
         """Send the open pack, and any that an error left behind.
 
-        :param wait: whether packs are stored now, where they are not sent in the background.
+        :param wait: whether packs are stored now if they are not sent in the background.
         """
         if self._open_id is not None:
             self._closed[self._open_id] = bytes(self._open)

@@ -1,7 +1,7 @@
 """The changes of a commit, derived by comparing its snapshot with the parent. Pure.
 
-Two early generations have no transaction logs. Nodes are compared by id, path and document; one
-with another path was deleted and created. Chunks are compared by their references in manifests that
+Two early generations have no transaction logs. Nodes are compared by id, path and document; a node
+with a new path was deleted and created. Chunks are compared by their references in manifests that
 only one side has, as columns. A chunk rewritten with the same reference, or cut off when its array
 shrank, is not a change.
 """

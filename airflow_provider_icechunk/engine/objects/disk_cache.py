@@ -3,10 +3,10 @@
 Objects are written once under random ids, so an entry never becomes stale. Each range that was read
 is a file named by a hash of the repository's location, the key and the range. It is written under
 another name and renamed, and read back only if its length and checksum are right: a torn, truncated
-or foreign file counts as absent. Nothing that goes wrong with the disk fails a read.
+or foreign file counts as absent. No disk error makes a read fail.
 
 The files are in shards, each with its share of the allowed size. There is no index that a killed
-process could leave wrong: who writes looks at the shard, and removes what was not used for longest.
+process could leave wrong: a writer looks at the shard and removes the least recently used files.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MAGIC = b"apic\x00\x01"
 _DIGEST = 16
 _HEADER = len(_MAGIC) + 8 + _DIGEST
 _ABANDONED = 3600.0
-"""Seconds after which an unfinished file has no writer any more."""
+"""Seconds after which an unfinished file no longer has a writer."""
 _TOUCH = 600.0
-"""Seconds for which the time of the last use may be wrong."""
+"""Seconds by which the recorded time of the last use may lag behind."""
 _KEPT = Version("kept on disk")
 _AT_ONCE = 8
 
@@ -107,7 +107,7 @@ class DiskCache:
                 unfinished.unlink()
 
     def _make_room(self, shard: Path, size: int) -> None:
-        """Check the shard if this process wrote much there, and remove the excess."""
+        """Check the shard if this process wrote a lot there, and remove the excess."""
         with self._lock.get():
             written = self._written.get()
             before = written.get(shard)
@@ -180,7 +180,7 @@ def _refusal(folder: Path, problem: str) -> InvalidInputError:
 
 
 class CachedReads:
-    """Reads of immutable objects, from the disk where they were read before."""
+    """Reads of immutable objects, from the disk if they were read before."""
 
     def __init__(self, storage: Storage, cache: DiskCache) -> None:
         self._storage = storage

@@ -18,7 +18,7 @@ LINE_KEY = "commit_line"
 """Snapshot metadata under which a commit keeps the ids of commits below its parent, newest first"""
 LONGEST_LINE = 24
 OFFICIAL_KEY = "__icechunk"
-"""Snapshot metadata that the official library writes, and so does this one: how often the commit
+"""Snapshot metadata that the official library writes, as does this one: how often the commit
 was rebased before it landed, as `rebase_attempts`.
 """
 _REBASES = "rebase_attempts"

@@ -182,9 +182,9 @@ class Objects:
                 newest = self._read_below(newest, above)
 
     def _read_below(self, newest: SnapshotId, above: SnapshotId) -> SnapshotId | None:
-        """Read the commits that one names; returns the last of them, if there may be more.
+        """Read the commits that `newest` names; returns the last of them if there may be more.
 
-        The parents must lead there, too: a line may be wrong, and is then not followed.
+        The parents must lead there too: a line may be wrong, and is then not followed.
         """
         commit = self._snapshots.peek(newest)
         parent = None if commit is None else self.refs.parent(commit)
@@ -195,7 +195,7 @@ class Objects:
         try:
             self._read_commits(below)
         except FormatError:
-            # It may not be needed; whoever reads it gets the error.
+            # It may not be needed; a later reader gets the error.
             return None
         if not line or len(below) <= len(line):
             return None
@@ -229,7 +229,7 @@ class Objects:
         parent = self.refs.parent(self.snapshot_header(identity))
         if parent is None:
             return None
-        # An expiry gives a snapshot another parent, and with it another log.
+        # Expiration gives a snapshot another parent, and thus another log.
         return self._logs.get(
             (identity, parent),
             lambda: derive_log(self.snapshot(parent), self.snapshot(identity), self._references),
