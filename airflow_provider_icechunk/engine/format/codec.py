@@ -1,6 +1,6 @@
 """What every generation provides: a codec (bytes to values) and a layout (keys).
 
-How references move (conditional files, numbered files, one `repo` object) differs too much between
+How refs move (conditional files, numbered files, one `repo` object) differs too much between
 generations and is in `engine.refs`; their documents are encoded and decoded here.
 """
 

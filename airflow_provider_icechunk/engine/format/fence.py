@@ -1,8 +1,8 @@
 """The document that replaces the entry point of an older generation. Pure.
 
-No reader of that generation understands it, so nothing is committed to references that are no
+No reader of that generation understands it, so nothing is committed to refs that are no
 longer in use. It contains the document it replaces, so this package can still read the old
-references, and restore them.
+refs, and restore them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fence_reference(document: bytes, target: str) -> bytes:
     """The fence for a `ref.json` of generation `1`.
 
     Official 2.x reads that of `main` in addition to the `repo` object and refuses a repository in
-    which it is not a reference. So this fence is one, to a snapshot that never exists: readers of
+    which it is not a ref. So this fence is one, to a snapshot that never exists: readers of
     generation `1` find nothing, and a commit finds that the branch has moved.
     """
     return fence(document, target, {"snapshot": _NO_SNAPSHOT})

@@ -82,7 +82,7 @@ def as_stored(text: str) -> str:
     """An id as typed by a person, in the form of stored ids.
 
     Lower case counts as upper case, O as 0, and I and L as 1, as in Crockford's description. File
-    names and stored references are never converted.
+    names and stored refs are never converted.
     """
     return text.translate(_AS_TYPED)
 
@@ -128,7 +128,7 @@ def new_id(generation: Generation, entropy: bytes) -> bytes:
 
 
 def format_id(generation: Generation, identity: bytes) -> str:
-    """An id as text for people and reference documents."""
+    """An id as text for people and ref documents."""
     if generation.uses_uuids and len(identity) == generation.id_size:
         return str(UUID(bytes=identity))
     return encode_base32(identity)

@@ -272,7 +272,7 @@ class Objects:
     ) -> None:
         """Write a snapshot, its log and new manifests, all at once.
 
-        Nothing is visible until a reference points at the snapshot.
+        Nothing is visible until a ref points at the snapshot.
         """
         put = self._snapshot_put(snapshot)
         puts = [put] if manifests is None else [*manifests.puts, put]

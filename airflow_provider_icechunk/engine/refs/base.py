@@ -1,11 +1,11 @@
 """Branches, tags and stored configuration: the operations of every generation.
 
 Everything else in a repository is immutable. Each generation stores its refs differently
-(conditional reference files, numbered files, one `repo` object); this interface hides the
-difference. Refs contain no policy: they validate names, move references atomically, and return the
+(conditional ref files, numbered files, one `repo` object); this interface hides the
+difference. Refs contain no policy: they validate names, move refs atomically, and return the
 winner of a race as a value.
 
-A reference that cannot be read is an error and never skipped: garbage collection would delete its
+A ref that cannot be read is an error and never skipped: garbage collection would delete its
 snapshots.
 """
 
@@ -108,7 +108,7 @@ class StoredConfig:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The references and snapshots that one document lists."""
+    """The refs and snapshots that one document lists."""
 
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
@@ -131,7 +131,7 @@ class Register(Protocol):
 def read_openings(
     storage: Storage, requests: Sequence[tuple[str, ByteRange | None]]
 ) -> list[Fetched | None]:
-    """The possible entry points of a repository, which never all exist.
+    """The possible entry points of a repository, never all of which exist.
 
     Without list permission, Amazon answers "denied" for objects that do not exist. That counts as
     absent only if the same credentials can read another of these objects: then a repository exists,
@@ -166,7 +166,7 @@ class JustRead:
     """Objects that were read a moment ago to open a repository, each good for one more use.
 
     They are used only while another read would hardly give a newer answer: within twice the time
-    that the read took, and if this process has not moved a reference since.
+    that the read took, and if this process has not moved a ref since.
     """
 
     least = 0.0
@@ -214,11 +214,11 @@ class Known(JustRead):
 
 
 _moves = [0]
-"""How often this process changed a reference, in any repository."""
+"""How often this process changed a ref, in any repository."""
 
 
 def count_move() -> None:
-    """Note that this process changes a reference."""
+    """Note that this process changes a ref."""
     _moves[0] += 1
 
 
@@ -231,7 +231,7 @@ def get_once(
 
 
 class Refs(Protocol):
-    """References and configuration of one repository in one generation."""
+    """Refs and configuration of one repository in one generation."""
 
     @property
     def generation(self) -> Generation:
@@ -416,7 +416,7 @@ def read_config(storage: Storage, just_read: JustRead | None = None) -> StoredCo
     try:
         found = get_once(storage, CONFIG_KEY, just_read)
     except AccessDeniedError:
-        # As in `read_openings`: the references were read with the same credentials.
+        # As in `read_openings`: the refs were read with the same credentials.
         return None
     if found is None:
         return None

@@ -1,6 +1,6 @@
 """The refs of generation `1`: one conditional `ref.json` per branch and tag, one `config.yaml`.
 
-Each change is one conditional write, so a crash leaves a reference at the old or the new snapshot.
+Each change is one conditional write, so a crash leaves a ref at the old or the new snapshot.
 Deleting a tag creates a tombstone.
 """
 
@@ -57,7 +57,7 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class V1Refs(RefFiles):
-    """References and configuration as separate, conditionally written objects."""
+    """Refs and configuration as separate, conditionally written objects."""
 
     storage: Storage
     generation: Generation = Generation.V1
@@ -68,7 +68,7 @@ class V1Refs(RefFiles):
     seen: dict[str, tuple[SnapshotId, Version]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Where branches were when they were last read, and the versions of their references."""
+    """Where branches were when they were last read, and the versions of their refs."""
     listed: set[str] = field(default_factory=set, repr=False, compare=False)
     """Keys of the branches that existed when all of them were last read."""
 
@@ -78,7 +78,7 @@ class V1Refs(RefFiles):
         return self._create(branch_key(MAIN), first.id)
 
     def roots(self) -> tuple[dict[str, SnapshotId], dict[str, SnapshotId]]:
-        """All branches and all tags, from one listing and the references in it.
+        """All branches and all tags, from one listing and the refs in it.
 
         Those that existed last time are requested along with the listing.
         """
@@ -103,16 +103,16 @@ class V1Refs(RefFiles):
         return None if found is None else self._saw(name, key, found)
 
     def create_branch(self, name: str, to: SnapshotId) -> Creation:
-        """Create the reference unless it exists."""
+        """Create the ref unless it exists."""
         created = self._create(branch_key(check_ref_name(name)), to)
         return Creation.CREATED if created else Creation.EXISTS
 
     def commit(self, name: str, expected: SnapshotId, snapshot: Snapshot) -> Moved | Behind:
-        """Swap the reference from `expected` to the new snapshot."""
+        """Swap the ref from `expected` to the new snapshot."""
         return self.reset_branch(name, snapshot.id, expected)
 
     def reset_branch(self, name: str, to: SnapshotId, expected: SnapshotId) -> Moved | Behind:
-        """Swap the reference from `expected` to `to`.
+        """Swap the ref from `expected` to `to`.
 
         A swap lost to a write of the same content, so that the branch is still at `expected`, is
         retried; otherwise somebody else moved the branch. If the branch was at `expected` when it
@@ -138,7 +138,7 @@ class V1Refs(RefFiles):
         )
 
     def delete_branch(self, name: str) -> bool:
-        """Delete the reference."""
+        """Delete the ref."""
         key = branch_key(check_ref_name(name))
         prefix = key.removesuffix(REF_FILE)
         files = [item.key.removeprefix(prefix) for item in self.storage.scan(prefix)]
@@ -178,14 +178,14 @@ class V1Refs(RefFiles):
         return [name for name in _names(folders, _TAG) if TOMBSTONE_FILE in folders[_TAG + name]]
 
     def create_tag(self, name: str, to: SnapshotId) -> Creation:
-        """Create the reference unless it or its tombstone exists."""
+        """Create the ref unless it or its tombstone exists."""
         check_ref_name(name, "tag")
         if self.storage.head(tombstone_key(name)) is not None:
             return Creation.WAS_DELETED
         return Creation.CREATED if self._create(tag_key(name), to) else Creation.EXISTS
 
     def delete_tag(self, name: str) -> bool:
-        """Create the tombstone; the reference itself stays, as official readers expect."""
+        """Create the tombstone; the ref itself stays, as official readers expect."""
         if self.tag(name) is None:
             return False
         expect = self.trust.create()
@@ -224,9 +224,9 @@ class V1Refs(RefFiles):
         return isinstance(outcome, Written)
 
     def _folders(self) -> dict[str, set[str]]:
-        """The folders of references, and which of the two known files are in them.
+        """The folders of refs, and which of the two known files are in them.
 
-        Raises for a folder with only unknown files: it is not an absent reference.
+        Raises for a folder with only unknown files: it is not an absent ref.
         """
         found: dict[str, set[str]] = {}
         strange: dict[str, str] = {}

@@ -86,7 +86,7 @@ class _RepoState:
 
 
 class V2Refs:
-    """References, history, configuration and operations log in one object."""
+    """Refs, history, configuration and operations log in one object."""
 
     generation = Generation.V2
     holds_config = True
@@ -216,7 +216,7 @@ class V2Refs:
         """The parent in the state last read; a snapshot that is not in it causes another read.
 
         Walking a history therefore takes one request, not one per snapshot: it starts at a
-        reference that was just read.
+        ref that was just read.
         """
         record = self._record(snapshot.id)
         return snapshot.parent_id if record is None else record.parent_id
@@ -242,7 +242,7 @@ class V2Refs:
             raise self._unlisted(identity)
 
     def register(self) -> Registered:
-        """References and snapshots of the current state."""
+        """Refs and snapshots of the current state."""
         info = self.info()
         return Registered(info.branches, info.tags, info.snapshots.keys())
 

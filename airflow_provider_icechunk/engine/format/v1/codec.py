@@ -1,4 +1,4 @@
-"""The codec of generation `1`, its keys and its reference documents."""
+"""The codec of generation `1`, its keys and its ref documents."""
 
 from __future__ import annotations
 
@@ -165,12 +165,12 @@ class V1Layout:
 
 
 def branch_key(name: str) -> str:
-    """Key of the reference document of a branch."""
+    """Key of the ref document of a branch."""
     return f"{BRANCH_PREFIX}{check_ref_name(name, 'branch')}/{REF_FILE}"
 
 
 def tag_key(name: str) -> str:
-    """Key of the reference document of a tag."""
+    """Key of the ref document of a tag."""
     return f"{TAG_PREFIX}{check_ref_name(name, 'tag')}/{REF_FILE}"
 
 

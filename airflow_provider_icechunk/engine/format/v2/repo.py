@@ -291,7 +291,7 @@ def initial(first: Snapshot, *, at: int, config: bytes | None = None) -> RepoInf
 
 
 def by_name(refs: Iterable[tuple[str, SnapshotId]]) -> dict[str, SnapshotId]:
-    """References in the order official readers search by."""
+    """Refs in the order official readers search by."""
     return dict(sorted(refs, key=lambda ref: ref[0].encode()))
 
 

@@ -1,6 +1,6 @@
 """The `repo` object of generation `2` and its operations log: values to bytes and back.
 
-Parents and references are indices into the list of snapshots, which is ordered by id; adding a
+Parents and refs are indices into the list of snapshots, which is ordered by id; adding a
 snapshot shifts them, so they are computed on every write. A parent of -1 is written explicitly: the
 default is 0, which would make the first snapshot its own parent.
 """

@@ -135,7 +135,7 @@ class SetFlag:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The only snapshots and references that a confirmed expiration may remove."""
+    """The only snapshots and refs that a confirmed expiration may remove."""
 
     snapshots: frozenset[SnapshotId]
     tags: Mapping[str, SnapshotId]
@@ -145,7 +145,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Remove snapshots older than a time from the history; tips of references stay.
+    """Remove snapshots older than a time from the history; tips of refs stay.
 
     Kept snapshots get the root of their line as parent, and remember the logs in between. Recorded
     even if nothing is old enough.
@@ -196,7 +196,7 @@ class Reason(Enum):
     UNLISTED = "unlisted"
     """It refers to a snapshot that the repository does not list."""
     IN_USE = "in use"
-    """It would remove a snapshot that a reference points at."""
+    """It would remove a snapshot that a ref points at."""
     PROTECTED = "protected"
 
 

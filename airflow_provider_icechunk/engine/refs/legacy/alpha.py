@@ -29,7 +29,7 @@ _JSON = "application/json"
 
 
 class AlphaRefs(NumberedRefs):
-    """References as numbered files, configuration as `config.yaml`.
+    """Refs as numbered files, configuration as `config.yaml`.
 
     Repositories of October 2024 separate `branch` and the name by `:`. They are read, and
     committed to, in that spelling.
@@ -101,7 +101,7 @@ class AlphaRefs(NumberedRefs):
         return [name for name, stone in zip(names, stones, strict=True) if stone is not None]
 
     def create_tag(self, name: str, to: SnapshotId) -> Creation:
-        """Create the reference unless it or its tombstone exists."""
+        """Create the ref unless it or its tombstone exists."""
         separator = self._separator()
         if self.storage.head(tombstone_key(name, separator)) is not None:
             return Creation.WAS_DELETED
@@ -109,7 +109,7 @@ class AlphaRefs(NumberedRefs):
         return Creation.CREATED if created else Creation.EXISTS
 
     def delete_tag(self, name: str) -> bool:
-        """Create the tombstone; the reference itself stays."""
+        """Create the tombstone; the ref itself stays."""
         if self.tag(name) is None:
             return False
         return self._create(tombstone_key(name, self._separator()), b"")
@@ -136,9 +136,9 @@ class AlphaRefs(NumberedRefs):
         ]
 
     def _separator(self) -> str:
-        """The separator in this repository's reference names; remembered once `main` exists.
+        """The separator in this repository's ref names; remembered once `main` exists.
 
-        If both exist, the older one counts: the newer references come from a migration.
+        If both exist, the older one counts: the newer refs come from a migration.
         """
         if self._known_separator is None:
             folders = set(self.storage.list_folders(REFS))
@@ -157,9 +157,9 @@ class AlphaRefs(NumberedRefs):
         return listed_names(names, REFS + prefix, what)
 
     def _check_one_spelling(self, folders: Iterable[str], separator: str) -> None:
-        """Raise if the references of two repositories are mixed: one of them would be lost.
+        """Raise if the refs of two repositories are mixed: one of them would be lost.
 
-        A migration adds references of generation `1`, which are not numbered, to those of October
+        A migration adds refs of generation `1`, which are not numbered, to those of October
         2024.
         """
         others = tuple(f"{kind}:" for kind in ("branch", "tag"))

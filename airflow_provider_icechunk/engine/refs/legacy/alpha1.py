@@ -41,7 +41,7 @@ _BRANCH, _TAG = "branch:", "tag:"
 
 
 class Alpha1Refs(NumberedRefs):
-    """References as files below `r/`; the configuration in `config.yaml`, as it was later."""
+    """Refs as files below `r/`; the configuration in `config.yaml`, as it was later."""
 
     generation = Generation.ALPHA1
 
@@ -93,7 +93,7 @@ class Alpha1Refs(NumberedRefs):
         return self._move(name, expected, to, self._now())
 
     def tags(self) -> dict[str, SnapshotId]:
-        """All tags. They are beside the branch folders, so this lists every reference."""
+        """All tags. They are beside the branch folders, so this lists every ref."""
         kind = _TAG if self.spelling is Spelling.DEVELOPMENT else ""
         names = listed_names(self._tag_names(), REFS + kind, "tag")
         keys = [tag_key(name, self.spelling) for name in names]
@@ -184,7 +184,7 @@ def _spelling(storage: Storage) -> Spelling:
 
 
 def _check_one_spelling(folders: list[str]) -> None:
-    """Development software wrote all references below `r/` in its own spelling."""
+    """Development software wrote all refs below `r/` in its own spelling."""
     for name in folders:
         if not name.startswith((_BRANCH, _TAG)):
             raise FormatError(

@@ -237,12 +237,12 @@ class DraftRefs(RefFiles):
         return self
 
     def register(self) -> Registered:
-        """References and snapshots of the current state."""
+        """Refs and snapshots of the current state."""
         state = self._read()[0]
         return Registered(state.named("branch"), state.named("tag"), state.snapshots.keys())
 
     def unlist(self, snapshots: frozenset[SnapshotId]) -> bool:
-        """Remove snapshots from the state unless a reference or a remaining snapshot needs them."""
+        """Remove snapshots from the state unless a ref or a remaining snapshot needs them."""
 
         def apply(state: StateFile) -> tuple[StateFile | None, bool]:
             named = {*state.named("branch").values(), *state.named("tag").values()}

@@ -45,7 +45,7 @@ _SEARCH_BATCH = 64
 
 
 class DecodeRef(Protocol):
-    """Reads the document of a reference."""
+    """Reads the document of a ref."""
 
     def __call__(self, data: bytes, *, where: str) -> SnapshotId:
         """The snapshot it names."""

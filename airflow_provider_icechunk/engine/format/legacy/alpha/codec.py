@@ -4,7 +4,7 @@ Shapes are identified by their content: a header, a bare zstd stream or plain Me
 and inside either MessagePack or, in two unreleased states, FlatBuffers with `Ichk` at bytes 4 to 8.
 
 A branch is a folder of numbered files. Names count down from the largest 8-character number, so the
-newest file sorts first. The first shape separated kind and name of a reference by `:`, all later
+newest file sorts first. The first shape separated kind and name of a ref by `:`, all later
 ones by `.`.
 """
 
@@ -154,7 +154,7 @@ def branch_prefix(name: str, separator: str = ".") -> str:
 
 
 def tag_key(name: str, separator: str = ".") -> str:
-    """The reference file of a tag."""
+    """The ref file of a tag."""
     return f"{REFS}tag{separator}{check_ref_name(name, 'tag')}/ref.json"
 
 

@@ -1,4 +1,4 @@
-"""Keys of `alpha1` and its reference documents.
+"""Keys of `alpha1` and its ref documents.
 
 A branch is a folder of numbered files, a tag a file beside these folders. Software of September
 2024 spelled both differently and used 13-character numbers; `Spelling` distinguishes them.
@@ -83,7 +83,7 @@ def branch_prefix(name: str, spelling: Spelling = Spelling.SPECIFIED) -> str:
 
 
 def tag_key(name: str, spelling: Spelling = Spelling.SPECIFIED) -> str:
-    """The reference file of a tag."""
+    """The ref file of a tag."""
     check_ref_name(name, "tag")
     return (
         f"{REFS}{name}{_JSON}" if spelling is Spelling.SPECIFIED else f"{REFS}tag:{name}/ref.json"

@@ -1,4 +1,4 @@
-"""The state file: all snapshots and references of a repository in one JSON document. Pure.
+"""The state file: all snapshots and refs of a repository in one JSON document. Pure.
 
 Every change makes a new document with a `generation` one higher; storing it on condition that the
 old one is still there is the commit.
@@ -96,11 +96,11 @@ class StateFile:
         return replace(self, snapshots=dict(self.snapshots) | added)
 
     def pointing(self, name: str, kind: RefType, snapshot: SnapshotId) -> StateFile:
-        """The state with a reference created or moved."""
+        """The state with a ref created or moved."""
         return replace(self, refs=self._refs() | {name: Ref(snapshot, kind)})
 
     def forgetting(self, name: str) -> StateFile:
-        """The state without a reference; the name of a tag is remembered."""
+        """The state without a ref; the name of a tag is remembered."""
         refs = self._refs()
         deleted = self.deleted_tags | ({name} if refs.pop(name).type == "tag" else set())
         return replace(self, refs=refs, deleted_tags=deleted)
@@ -206,7 +206,7 @@ def _read_entry(value: object, where: str) -> StateEntry:
 
 
 def _read_refs(value: object, where: str) -> dict[str, Ref] | None:
-    """References as an object by name, or as a list of objects with names."""
+    """Refs as an object by name, or as a list of objects with names."""
     if value is None:
         return None
     if isinstance(value, list):
