@@ -86,7 +86,7 @@ def show_age(age: timedelta) -> str:
 
 
 def _before(now: datetime, cutoff: datetime | timedelta) -> datetime:
-    """A point in time, at the earliest the start of the calendar."""
+    """A point in time, no earlier than the start of the calendar."""
     if isinstance(cutoff, datetime):
         return cutoff
     try:
