@@ -163,7 +163,7 @@ class SnapshotsAhead:
 def commits_between(
     objects: Objects, older: SnapshotId, newer: SnapshotId
 ) -> list[Snapshot] | None:
-    """Snapshots after `older` up to `newer`, oldest first; `None` if `older` is no ancestor."""
+    """Snapshots after `older` up to `newer`, oldest first; `None` if `older` is not an ancestor."""
     path: list[Snapshot] = []
     for snapshot in ancestors(objects, newer):
         if snapshot.id == older:

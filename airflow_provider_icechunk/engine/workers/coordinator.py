@@ -44,7 +44,7 @@ class ForkResult:
 
 
 class Coordinator:
-    """The part of a session that hands out work and takes it back."""
+    """The part of a session that hands out work and takes the results back."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
