@@ -22,7 +22,7 @@ _EXAMPLES = "30d, 12h or 1d12h (units s, m, h, d, w)"
 
 
 def read_age(value: timedelta | str) -> timedelta:
-    """An age, as itself or as a text such as `30d`, `12h` or `1d12h`."""
+    """An age, as a value or as text such as `30d`, `12h` or `1d12h`."""
     if isinstance(value, timedelta):
         return value
     text = value.strip().lower()

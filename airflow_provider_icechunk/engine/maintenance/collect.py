@@ -1,11 +1,11 @@
 """Delete unreachable objects once they are old enough.
 
 The order of reads protects writers: objects are listed before references are read, so anything
-committed meanwhile is either not in the listing or found to be in use. Only the store's clock
-decides about age. References are read again before layers are deleted, and what they reach by then
-is removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to
-one of them appears, it is restored before anything it refers to is deleted, by this collection or,
-if it dies, by the next one (`recovery`).
+committed meanwhile is either not in the listing or found to be in use. Age is judged only by the
+store's clock. References are read again before layers are deleted, and what they reach by then is
+removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to one
+of them appears, it is restored before anything it refers to is deleted, by this collection or, if
+it dies, by the next one (`recovery`).
 
 Uncommitted work is protected by its age and, if it takes longer, by a lease (`engine.leases`): the
 cut-off is stored and leases are read before anything is deleted. A flushed or staged snapshot that
