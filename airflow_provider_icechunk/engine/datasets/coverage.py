@@ -1,9 +1,9 @@
 """Which labels of a growing dimension are present, and which are missing.
 
 A label counts as written in an array if a commit recorded that it wrote it, or if a chunk of it
-exists. A chunk of several labels counts only where there are no records: for arrays of which no
-commit recorded anything, and as far as it existed when the oldest commit that has not expired was
-made. Then one of its labels makes all of them look written, see `Coverage.shared`.
+exists. A chunk of several labels counts only where there are no records: for arrays for which no
+commit recorded anything, and for chunks that existed when the oldest unexpired commit was made.
+Then one of its labels makes all of them look written, see `Coverage.shared`.
 """
 
 from __future__ import annotations
