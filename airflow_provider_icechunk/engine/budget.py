@@ -2,7 +2,7 @@
 
 A small file can unpack to gigabytes. The limit applies to all memory in use, not only the unpacked
 bytes: a file is refused once it takes both more than `free_bytes` and more than `ratio` times
-its stored size. Valid files with one long location in every reference reach 100 times.
+its stored size. Valid files with one long location in every reference can take 100 times theirs.
 
 Files that are decoded at the same time also share a budget of `free_bytes`. A thread that would
 exceed it waits for the others; one file may always proceed, so there is no deadlock.
@@ -48,7 +48,7 @@ class Allowance:
 DEFAULT: Final = Allowance()
 _SMALLER = 16 << 20
 _PAGE_FACTOR = 16
-"""How many times the smaller budget a large file may take for a page."""
+"""A large file may take this many times the smaller budget for a web page."""
 
 _chosen: ContextVar[Allowance | None] = ContextVar("_chosen", default=None)
 

@@ -56,8 +56,8 @@ os.register_at_fork(after_in_child=_renew_guard)
 
 
 WAITED: ContextVar[int] = ContextVar("WAITED", default=0)
-"""How many requests this thread's work has waited for, one after the other; those that run at the
-same time count once. Observing storages add to it, and whoever joins threads joins it."""
+"""How many requests this thread's work has waited for, one after the other; concurrent ones count
+once. Observing storages add to it, and code that joins threads also joins their counts."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ _START = 0.001
 """Extra seconds for the first items."""
 
 Order = Callable[[int], Sequence[int]]
-"""The order in which this many things are done, each once."""
+"""The order in which to do this many things, each once."""
 _ORDER: ContextVar[Order | None] = ContextVar("_ORDER", default=None)
 
 
@@ -78,7 +78,7 @@ _ORDER: ContextVar[Order | None] = ContextVar("_ORDER", default=None)
 def one_by_one(order: Order) -> Iterator[None]:
     """Within this context nothing runs in the pool: concurrent work runs in a given order.
 
-    With this a simulator decides what a race of threads would decide elsewhere.
+    This lets a simulator decide what a race of threads would decide elsewhere.
     """
     token = _ORDER.set(order)
     try:
@@ -93,9 +93,9 @@ def run_all(
     """Call `function` on each item, at most `at_once` at a time; results in the order of the items.
 
     After a failure no further item is started, and the first error is raised when the running ones
-    are done. The caller works along, and so never waits for an item that no thread has begun: the
-    pool cannot deadlock, however deep the calls are nested, and brief items are done before a
-    thread has woken up.
+    are done. The caller takes part in the work, so it never waits for an item that no thread has
+    begun: the pool cannot deadlock, however deeply calls are nested, and brief items are done
+    before a thread wakes up.
     """
     lanes = min(at_once, len(items), THREADS)
     if lanes <= 1:
@@ -129,8 +129,8 @@ def run_while_brief(
 ) -> list[Result]:
     """Like `run_all`, for items that often take less time than a handover to a thread.
 
-    Starts in the calling thread, and leaves the rest to the pool once they turn out to take
-    longer: small local files do not, large or remote ones do.
+    Starts in the calling thread, and leaves the rest to the pool once items turn out to take
+    longer, as large or remote files do and small local ones do not.
     """
     results = []
     allowed = perf_counter() + _START
@@ -158,7 +158,7 @@ class Background(Generic[Result]):
         self._future = None if is_late else submit(call)
 
     def result(self) -> Result:
-        """Wait for the call; in a forked child, whose parent's threads are gone, call it again."""
+        """Wait for the call; in a forked child, where those threads are gone, call it again."""
         if self._pid != os.getpid():
             return self._function()
         if self._future is None:
@@ -184,7 +184,7 @@ def _done_here(function: Callable[[], Result]) -> Future[Result]:
     future = Future[Result]()
     try:
         future.set_result(function())
-    except Exception as error:  # noqa: BLE001 - raised again by who waits for it
+    except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
         future.set_exception(error)
     return future
 

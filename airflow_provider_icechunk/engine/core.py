@@ -61,7 +61,7 @@ def follow(storage: Storage, given: RepositoryConfig | None) -> Storage:
 
 def follow_stored(storage: Storage, config: RepositoryConfig, chunks_prefix: str) -> Storage:
     """The storage with the effective configuration, except where its caller chose otherwise, as a
-    web page does that tries only twice.
+    web page does, which tries only twice.
 
     :param chunks_prefix: start of the keys of chunks in the generation of the repository.
     """
@@ -97,7 +97,7 @@ def warn_of_unheeded(
     """Warn, once per process, about each setting from the caller that has no effect.
 
     In the log, as officially, so that a program that turns warnings into errors continues.
-    Settings stored in a repository are not the caller's choice and cause none.
+    Settings stored in a repository are not the caller's choice and cause no warning.
     """
     for name, instead in unheeded(given, storage, generation) if given is not None else ():
         with _lock.get():
@@ -121,7 +121,7 @@ def unheeded(
     heeded = followed(storage)
     for name, field_ in _OF_STORAGES.items():
         value = _chosen(given, name)
-        # Metadata is on by default; who spells that out misses nothing.
+        # Metadata is on by default; a caller that spells that out misses nothing.
         if field_ not in heeded and value is not None and value is not True:
             yield name, f"{storage.location} has nothing like it; it is made for buckets"
 
@@ -264,7 +264,7 @@ class ConditionGuard:
 
 
 _clocks: PerProcess[dict[tuple[str | None, World], tuple[float, float]]] = PerProcess(dict)
-"""What is known of the clocks of servers."""
+"""What is known about the clocks of servers."""
 
 
 class ClockGuard:
@@ -405,7 +405,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What whoever opens a repository chooses."""
+    """The choices of the caller that opens a repository."""
 
     config: RepositoryConfig | None = None
     """Overrides the stored one."""

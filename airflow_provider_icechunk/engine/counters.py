@@ -1,8 +1,9 @@
 """Counts of what this process has done so far: for metrics, never for decisions.
 
 Names are `requests`, `retries`, `bytes_read` and `bytes_written` of object stores, and `commits`,
-`rebases`, `lost_races` and `conflicts`. Durations are in seconds: `commit_seconds` as a whole, and
-`commit_rebase_seconds`, `commit_store_seconds` and `commit_branch_seconds` of its phases.
+`rebases`, `lost_races` and `conflicts`. Durations are in seconds: `commit_seconds` for the whole
+commit, and `commit_rebase_seconds`, `commit_store_seconds` and `commit_branch_seconds` for its
+phases.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def add(name: str, by: float = 1) -> None:
 
 @contextmanager
 def timed(name: str, clock: Callable[[], float]) -> Iterator[None]:
-    """Count how long the block takes, also if it fails."""
+    """Count how long the block takes, even if it fails."""
     begun = clock()
     try:
         yield

@@ -117,7 +117,7 @@ def as_html(value: Shown) -> str:
 
 
 def as_tree(name: str, facts: Mapping[str, object]) -> str:
-    """A box for notebooks with a fact for each of some paths, below the groups on the way there."""
+    """A box for notebooks with a fact for each of some paths, nested below its groups."""
     tree: dict[str, Any] = {}
     for path in list(facts)[:_MOST_PATHS]:
         place = tree
@@ -161,7 +161,7 @@ def _lines(name: str, facts: Mapping[str, object]) -> list[str]:
 
 
 def _inside(fact: object) -> list[str] | None:
-    """The lines of a fact that has facts itself; `None` for a plain one."""
+    """The lines of a fact that itself has facts; `None` for a plain one."""
     match fact:
         case Shown():
             return _lines(fact.shown_name(), fact.shown_facts())

@@ -2,8 +2,8 @@
 
 Uncommitted objects look like garbage. While the work is younger than `QUIET`, its age protects them
 and no lease is written. Older work stores a small object, its lease, and renews it along with later
-writes, without a background thread. The name of the lease says since when objects of the work may
-have been stored. A collector and a committer synchronize through two objects:
+writes, without a background thread. The name of the lease holds the earliest time at which objects
+of the work may have been stored. A collector and a committer synchronize through two objects:
 
 - The collector stores its cut-off, then lists the leases and keeps everything that is not older
   than the oldest live one, then deletes.
@@ -11,8 +11,8 @@ have been stored. A collector and a committer synchronize through two objects:
   one of its objects may be older than the cut-off.
 
 If the collector did not see the lease, the cut-off was stored before the lease, so the committer
-sees it. A committer that stalls until its lease has lapsed reads the cut-off again after it moved
-the branch, and does not acknowledge a commit that may be incomplete.
+sees it. A committer that stalls until its lease has lapsed reads the cut-off again after moving the
+branch, and does not acknowledge a commit that may be incomplete.
 
 All times are the store's. A lease is live for `LIFE` after it was written. An owner changes its
 name every quarter of that: a lapsed lease, which the collector deletes, is never written again.
@@ -155,9 +155,9 @@ def read_cutoff(storage: Storage) -> int:
 def write_cutoff(
     storage: Storage, trust: Trust, before: int, known: tuple[Fetched | None] | None = None
 ) -> None:
-    """Record that objects stored before a time may be collected. The record never goes back.
+    """Record that objects stored before a time may be collected; that time never moves back.
 
-    :param known: what was read of the record. A condition notices if it has changed since.
+    :param known: the record as it was read. A condition notices if it has changed since.
     """
     for _ in _AGAIN.attempts():
         usable = known is not None and trust is Trust.CONDITIONS
@@ -230,11 +230,11 @@ class Tenancy:
 
     owner: str
     since: int | None = None
-    """For work that was distributed: the store time at which it was."""
+    """For work that was distributed: the store time at which that happened."""
 
     @classmethod
     def of_work(cls, *parts: str, since: int | None) -> Tenancy:
-        """The same owner for everybody with the same work unit."""
+        """The same owner for everyone with the same work unit."""
         text = json.dumps([*parts, since])
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32], since)
 

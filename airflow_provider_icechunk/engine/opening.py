@@ -1,11 +1,12 @@
 """Create, find and open a repository of any generation.
 
-The write that creates branch `main` creates the repository; only its winner did. A process that
-dies before it leaves a first snapshot and perhaps a configuration, which the next attempt accepts.
+The write that creates branch `main` creates the repository, and only one writer wins it. A process
+that dies before that leaves a first snapshot and perhaps a configuration, which the next attempt
+accepts.
 
 A migration keeps the entry point of the older generation until it is asked to remove it. The newest
-entry point counts: the write that creates it completes the migration, and before it nothing of the
-newer generation is visible. A damaged entry point is an error, never "absent".
+entry point counts: the write that creates it completes the migration, and before that nothing of
+the newer generation is visible. A damaged entry point is an error, never "absent".
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ def find_core(storage: Storage, choices: Choices = _NO_CHOICES) -> Core | None:
     storage = follow(storage, choices.config)
     found = None
     if server_of(storage) is not None:
-        # Elsewhere a read costs less than the doubt whether it is still new.
+        # Elsewhere reading again costs less than checking whether the first read is still fresh.
         found = JustRead(storage, (*FIRST_KEYS, _CONFIG_KEY), choices.world.monotonic)
     generation = decide(*_probes(storage, found), where=f"{storage.location}/")
     if generation is None:

@@ -1,4 +1,4 @@
-"""A repository: every official name on one class, each a call of the room that does it."""
+"""A repository: every official name on one class, each calling the room that does the work."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class Repository(Shown, RepositoryTwins):
         self._config_version = opening.save_config(self._core, self._config_version)
 
     def set_default_commit_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Metadata that every commit of sessions opened from now on carries."""
+        """Metadata for every commit of sessions opened from now on."""
         self._default_commit_metadata = dict(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
@@ -353,7 +353,7 @@ class Repository(Shown, RepositoryTwins):
     def reset_branch(
         self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None
     ) -> None:
-        """Move a branch to any snapshot; with `from_snapshot_id` only if it is there."""
+        """Move a branch to any snapshot; with `from_snapshot_id` only if it is at that one."""
         versions.reset_branch(self._core, branch, snapshot_id, from_snapshot_id)
 
     def delete_branch(self, branch: str) -> None:
@@ -385,7 +385,7 @@ class Repository(Shown, RepositoryTwins):
         return self._core.format_id(versions.parse_snapshot_id(self._core, text))
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """What is known of one snapshot."""
+        """What is known about one snapshot."""
         return versions.lookup_snapshot(self._core, snapshot_id)
 
     def ancestry(
@@ -535,7 +535,7 @@ class Repository(Shown, RepositoryTwins):
         return [flag for flag in self.feature_flags() if not flag.enabled]
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
-        """Turn a feature on or off; `None` leaves it to its default."""
+        """Turn a feature on or off; `None` resets it to its default."""
         from airflow_provider_icechunk.engine.history import operations
 
         operations.set_feature_flag(self._core, name, setting)
@@ -567,7 +567,8 @@ class Repository(Shown, RepositoryTwins):
     def expire(self, policy: RetentionPolicy, *, dry_run: bool = False) -> ExpirationPlan:
         """Remove from the history what `policy` does not keep; returns what was done, or would be.
 
-        `plan_expiration` and `carry_out_expiration` are its two steps, for asking in between.
+        `plan_expiration` and `carry_out_expiration` are its two steps, so that a caller can ask in
+        between.
         """
         from airflow_provider_icechunk.engine.maintenance.expire import expire
 

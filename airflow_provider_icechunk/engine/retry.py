@@ -32,8 +32,8 @@ class Backoff:
     by_effort: bool = False
     """Limit pauses by the duration of the failed try times the number of tries, without doubling.
 
-    About as many writers compete as we lost to, each for about that long. With doubling, the last
-    of them would sleep for seconds while the store is idle.
+    About as many writers compete as have beaten us, each for about that long. With doubling, the
+    last of them would sleep for seconds while the store is idle.
     """
     world: World = REAL_WORLD
 

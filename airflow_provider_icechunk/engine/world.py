@@ -15,7 +15,7 @@ def _now() -> datetime:
 
 
 def _jitter() -> float:
-    # Pickled by name, not with the state of a generator: processes would pause in step.
+    # Pickled by name, not with the state of a generator: otherwise processes would pause in step.
     return random.random()  # noqa: S311 - spreads pauses, hides nothing
 
 
@@ -50,7 +50,7 @@ def from_micros(micros: int) -> datetime:
 
 
 def utc_text(moment: datetime) -> str:
-    """A time in UTC with as many digits of a second as it needs: none, three or six.
+    """A time in UTC with as many decimals of a second as it needs: none, three or six.
 
     The official library writes times like this.
     """

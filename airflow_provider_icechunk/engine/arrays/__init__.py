@@ -1,5 +1,5 @@
 """Arrays as pipelines handle them: regions, labels, whole chunks and cells.
 
 Without Zarr's array machinery. Above the store, whose codecs it shares, and below the sessions,
-which it knows by protocol only.
+which it knows only as a protocol.
 """

@@ -44,7 +44,7 @@ def write_block(
 ) -> int:
     """Write the values of a region; returns their size in bytes.
 
-    Whole chunks are only written; of others the session's cells outside the region are kept, so
+    Whole chunks are only written; in others the session's cells outside the region are kept, so
     two regions that share a chunk must not be written at the same time. Refuses values of another
     shape, or of a type that the array could hold only with loss.
     """
@@ -152,7 +152,7 @@ def fit_values(array: zarr.Array[Any], region: Region, values: Values) -> Values
 def _pieces(
     array: zarr.Array[Any], region: Region, values: Values
 ) -> Iterator[tuple[Index, Values]]:
-    """The chunks of a region: what covers one is its values, anything else is laid over them."""
+    """The chunks of a region: values that cover one replace it, others are laid over it."""
     grid = chunk_grid(array)
     for index, part in chunks_of_region(region, grid):
         cells = tuple(

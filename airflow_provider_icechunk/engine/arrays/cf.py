@@ -35,7 +35,7 @@ SINCE = re.compile(
 )
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 _GREGORIAN = np.datetime64("1582-10-15", "us")
-"""From here on the calendars above agree."""
+"""From this point on, the calendars above agree."""
 _MOST = 1 << 62
 
 
@@ -45,7 +45,7 @@ class Epoch:
 
     start: np.datetime64
     micros: int
-    """Of a unit; 0 for nanoseconds, of which 1000 make one."""
+    """In a unit; 0 for nanoseconds, 1000 of which make one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _epoch(attributes: Mapping[str, Any]) -> Epoch | None:
 
 
 def unit_micros(name: str) -> int | None:
-    """Microseconds of a unit of time, 0 for nanoseconds; `None` if it is none."""
+    """Microseconds in a unit of time, 0 for nanoseconds; `None` if it is not one."""
     name = _SHORT.get(name.lower(), name.lower())
     if name in _NANOSECONDS:
         return 0

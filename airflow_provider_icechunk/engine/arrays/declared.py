@@ -158,7 +158,7 @@ def _create(root: zarr.Group, path: str, declared: DeclaredArray) -> zarr.Array[
 
 
 def _differences(array: zarr.Array[Any], declared: DeclaredArray) -> list[str]:
-    """The properties that cannot become as declared: what the array has, and what was declared."""
+    """The properties that cannot be made as declared: what the array has, and what was declared."""
     pairs: list[tuple[str, object, object]] = [
         ("dtype", _type_name(array.metadata.dtype), _wanted_type(declared)),
         ("dimensions", array.ndim, len(declared.shape)),
@@ -192,7 +192,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _fill(declared: DeclaredArray) -> Any:
-    """The fill value; JSON has no NaN, so it is a text, as in the documents of Zarr."""
+    """The fill value; JSON has no NaN, so it is text there, as in Zarr's documents."""
     value = declared.fill_value
     if isinstance(value, str) and np.dtype(declared.dtype).kind in "fc":
         return np.dtype(declared.dtype).type(float(value.replace("Infinity", "inf")))

@@ -1,7 +1,7 @@
-"""Times as numbers of one epoch, counted again from another one. Pure.
+"""Times counted from one epoch, recounted from another. Pure.
 
-Files of an archive often count from their own first day. Joined, they have to count alike, or the
-numbers mean other times.
+Files of an archive often count from their own first day. Once joined, they have to count alike, or
+the numbers mean other times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Counting:
     ) -> NDArray[Any] | None:
         """The same times counted from another epoch; `None` if the type cannot express them.
 
-        What is not a number stays so.
+        What is not a number stays that way.
         """
         if self.calendar != target.calendar:
             return None
@@ -68,7 +68,7 @@ class Counting:
 
 
 def counting(units: object, calendar: object = None) -> Counting | None:
-    """How times with these attributes are counted; `None` if they are no times that are known."""
+    """How times with these attributes are counted; `None` if they are not known as times."""
     match = SINCE.fullmatch(units) if isinstance(units, str) else None
     if match is None:
         return None
@@ -85,7 +85,7 @@ def counting(units: object, calendar: object = None) -> Counting | None:
 
 
 def finest(units: Iterable[str]) -> str:
-    """Of some ways to count, the epoch of the first with the shortest unit of all."""
+    """Of several ways to count, the epoch of the first, combined with the shortest unit."""
     texts = list(units)
     shortest = min(texts, key=lambda text: _micros(text) or math.inf)
     if _micros(shortest) == _micros(texts[0]):

@@ -49,8 +49,8 @@ _LONG_YEAR = re.compile(r"\d{5}", re.ASCII)
 def span_between(name: str, values: NDArray[Any], bounds: object) -> Span:
     """The positions whose values lie between two bounds, both included.
 
-    `None` for the first leaves out a smallest value, for the second a largest one. A falling
-    coordinate takes its bounds in either order.
+    `None` as the first sets no lower limit, as the second no upper one. A falling coordinate takes
+    its bounds in either order.
 
     :param name: the coordinate, for error messages.
     """

@@ -1,6 +1,6 @@
 """Move cells from one array to another with other chunks, bit by bit.
 
-Cells that were never stored stay so, and stored cells are stored again, even if they all hold the
+Cells that were never stored remain so, and stored cells are stored again, even if they all hold the
 fill value.
 """
 

@@ -16,7 +16,7 @@ import zarr
 from airflow_provider_icechunk.exceptions import FragmentError, InvalidInputError, Kind
 
 Span = tuple[int, int]
-"""From the first index up to, not including, the second."""
+"""From the first index up to but not including the second."""
 Region = tuple[Span, ...]
 """One span for each dimension."""
 _TASK_BYTES = 128 << 20
@@ -108,7 +108,7 @@ def _cut(length: int, chunk: int, budget: int) -> list[tuple[Span, int]]:
 DimensionKey = str | int
 """The name of a dimension, or its number; the number may be text, as in the keys of JSON."""
 Part = int | tuple[int, int] | slice
-"""A position, or from the first up to, not including, the second."""
+"""A position, or from the first up to but not including the second."""
 Parts = Mapping[str, Part] | Mapping[int, Part] | Mapping[DimensionKey, Part]
 """Selected ranges by dimension; the others are selected in full."""
 Chosen = TypeVar("Chosen")

@@ -25,7 +25,7 @@ _SHOWN = 20
 class _OfArray(ClosedModel):
     array: str = Field(min_length=1)
     region: dict[str, int | tuple[int, int]] = Field(default_factory=dict)
-    """Parts by dimension: a position, or from the first up to, not including, the second."""
+    """Parts by dimension: a position, or from the first up to but not including the second."""
 
     @property
     def path(self) -> str:
@@ -88,7 +88,7 @@ class DriftCheck(_OfArray):
 
 
 class FunctionCheck(ClosedModel):
-    """An own function of the `Dataset`, `module:name`.
+    """A user's function of the `Dataset`, `module:name`.
 
     `True` or `None` passes, `False` fails, a text fails with that text.
     """
@@ -260,7 +260,7 @@ def judge_monotone(check: MonotoneCheck, falls: int | None, rises: int | None) -
 
 
 def judge_drift(check: DriftCheck, found: Statistics, reference: Statistics) -> Verdict:
-    """Whether the mean stayed near to that of the reference."""
+    """Whether the mean stayed near that of the reference."""
     if not found.valid or not reference.valid:
         there = "here" if reference.valid else f"in {check.tag or check.snapshot_id}"
         text = f"there is no value {there} to compare"
@@ -291,10 +291,10 @@ def judge_blocks(check: BlocksCheck, blocks: int, failed: Sequence[tuple[str, st
 
 
 def understood(function: str, answer: object) -> tuple[bool, str]:
-    """Whether an own function lets pass, and its words if it does not."""
+    """Whether a user's function passes, and its text if it does not."""
     if answer is not None and not isinstance(answer, bool | str):
         kind = type(answer).__name__
-        # NumPy and Xarray have truth values of their own, and one number each that bool() takes.
+        # NumPy and Xarray have truth values of their own, each a single value that bool() accepts.
         if kind not in ("bool_", "bool", "DataArray"):
             raise InvalidInputError(
                 f"{function} returned a {kind}: True or None passes, False or a text fails"
@@ -324,7 +324,7 @@ def refusal(verdicts: Sequence[Verdict], report: Mapping[str, Any]) -> CheckFail
 
 
 def check_report(value: Mapping[str, Any] | str, snapshot_id: str) -> dict[str, Any]:
-    """A report that came from another task, if it lets a snapshot pass."""
+    """A report that came from another task, if it lets the snapshot pass."""
     try:
         report = json.loads(value) if isinstance(value, str) else dict(value)
         about, passed = report["snapshot_id"], report["passed"]
@@ -343,7 +343,7 @@ def check_report(value: Mapping[str, Any] | str, snapshot_id: str) -> dict[str, 
 
 
 def _finite(value: float) -> float | str:
-    """A number that JSON has, or its name."""
+    """A number that JSON can express, or its name."""
     return value if math.isfinite(value) else str(value)
 
 

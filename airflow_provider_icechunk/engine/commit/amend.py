@@ -28,7 +28,7 @@ def amend(
 ) -> Snapshot | Behind:
     """Store `base` with the changes as a snapshot that takes its place at the head of the branch.
 
-    A commit that moved nodes can be amended by more moves only, for which `may_move` stands.
+    A commit that moved nodes can be amended only by more moves, which `may_move` indicates.
     """
     refs = core.refs
     if not refs.generation.can_amend:

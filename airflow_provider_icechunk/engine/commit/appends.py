@@ -7,8 +7,8 @@ group that have the dimension:
 
 - where the move is a whole number of chunks, references get another index and nothing is stored;
 - otherwise chunks are put together from cells of ours and, where they share one, of the head;
-- a label that others appended as well keeps their place, and our cells go there. What others wrote
-  into these cells must be equal bit by bit, unless the solver says that ours replace them.
+- a label that others appended as well stays where they put it, and our cells go there. What others
+  wrote into these cells must be equal bit by bit, unless the solver says that ours replace them.
 
 Labels are those of the coordinate, the array named like the dimension. Without one everything is
 new, and goes to the end.

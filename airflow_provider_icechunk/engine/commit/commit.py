@@ -1,14 +1,14 @@
 """A commit, from top to bottom.
 
-1. Check that there is something to commit. Whether the store keeps its promises and the clock of
-   this host is right is asked while the rest goes on, and known before the branch moves.
-2. Check whether an earlier attempt with the same token landed; then that is the commit.
-3. Move what is known to be behind over the commits of others.
+1. Check that there is something to commit. The guarantees of the store and the clock of this host
+   are checked alongside the rest, and the answers are known before the branch moves.
+2. Check whether an earlier attempt with the same token landed; if so, that is the commit.
+3. Rebase a draft that is known to be behind over the commits of others.
 4. Store chunks, manifests, log and snapshot, all at once. Nothing refers to them yet.
-5. Move the branch, if it still is where the session began: one conditional write decides.
-6. Lost: wait for a turn, read the branch again, look for the token in what the others committed,
-   and go on with 3. Before anything is stored the branch is read once more: what would lose its
-   race anyway is moved on, not stored.
+5. Move the branch, if it is still where the session began: one conditional write decides.
+6. If that write lost: wait for a turn, read the branch again, look for the token in what the others
+   committed, and go on with 3. Before anything is stored, the branch is read once more: a draft
+   that would lose its race anyway is rebased, not stored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Committer:
         self._began = draft.tree.base.id
         self._rebases = 0
         self._checked: Callable[[], None] = lambda: None
-        """Waits for the promises of the store, before a branch moves."""
+        """Waits for the checks of the store, before a branch moves."""
 
     @property
     def _core(self) -> Core:
@@ -100,7 +100,7 @@ class Committer:
     def commit(self, branch: str, request: CommitRequest) -> Snapshot:
         """Store the changes as a new snapshot and move the branch to it.
 
-        Dying at any point leaves the branch at the old or at the new snapshot.
+        A crash at any point leaves the branch at the old or the new snapshot.
         """
         with counters.timed("commit_seconds", self._core.world.monotonic):
             try:
@@ -216,8 +216,8 @@ class Committer:
         for look in range(_LOOKS):
             # Requested while the draft is rebased: both wait for the storage.
             asked = Background(partial(self._head, branch)) if racing or look else None
-            # What is known to be behind is moved before anything is written, not after; onto
-            # what was searched for the token, not onto what the branch may have become since.
+            # A draft known to be behind is rebased before anything is written, not after; onto the
+            # head that was searched for the token, not onto what the branch may have become since.
             self._rebases += head != draft.tree.base.id
             rebase_onto(draft, branch, head, request.solver, request.replaces)
             try:
@@ -228,7 +228,7 @@ class Committer:
                 if isinstance(request.solver, MergeSolver):
                     draft.settle(request.solver, partial(self._check_head, branch, head))
             except _OvertakenError as overtaken:
-                # What was merged for that head must be merged again, from what we wrote.
+                # What was merged for that head must be merged again, starting from what we wrote.
                 draft.withdraw()
                 if overtaken.head is None:
                     return Behind(None)
@@ -298,7 +298,7 @@ class Committer:
         """Move the branch; a write of unknown outcome is settled by the history, if it can be.
 
         If the branch contains the snapshot, the write landed. If it is somewhere else, it cannot
-        have: only one child of `base` ever becomes the head. If it still is at `base`, the write
+        have: only one child of `base` ever becomes the head. If it is still at `base`, the write
         may be in flight, and its outcome is unknown.
         """
         refs = self._core.refs
@@ -381,7 +381,7 @@ class Committer:
         return snapshot
 
     def _check_base(self) -> None:
-        """A commit finds its base at the head of the branch; otherwise nothing says that it still
+        """A commit finds its base at the head of the branch; otherwise nothing shows that it still
         exists.
         """
         core, base = self._core, self.draft.tree.base.id
@@ -405,11 +405,11 @@ class Committer:
 
 
 def take_back(core: Core, branch: str, base: SnapshotId, snapshot: SnapshotId) -> bool:
-    """Move a branch from `snapshot`, which may be incomplete, back to `base`; whether it did.
+    """Move a branch from a possibly incomplete `snapshot` back to `base`; returns whether it did.
 
     A process that stalls between its last look at the collections and the write that moves its
-    branch may move it to a snapshot that was collected meanwhile, and notices afterwards. The
-    branch stays where it is if others have committed on top, or if `base` was collected by now.
+    branch may move it to a snapshot that was collected meanwhile, and notice only afterwards. The
+    branch stays where it is if others have committed on top, or if `base` was collected as well.
     """
     refs = core.refs
     try:

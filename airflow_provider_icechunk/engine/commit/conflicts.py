@@ -4,13 +4,13 @@ Our change set, their transaction log and the trees on both sides go in; conflic
 change set come out. Chunk collisions are found in columns.
 
 What is free of conflicts gives the same tree in either order. The rules and names are those of the
-official library, plus what it misses for that: a node created below a group that the other side
-deleted or replaced, or below what the other side made an array; a node that one side deleted and
-the other replaced; and chunks written into an array that the other side shrank, or whose chunks it
-gave another meaning.
+official library, plus the cases they miss: a node created below a group that the other side deleted
+or replaced, or below what the other side made an array; a node that one side deleted and the other
+replaced; and chunks written into an array that the other side shrank, or whose chunks it gave
+another meaning.
 
-Where logs know no moves, a node that the other side moved counts as deleted at its old path and as
-new at the other one.
+Where logs record no moves, a node that the other side moved counts as deleted at its old path and
+as new at the other one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_provider_icechunk.engine.tree.changes import ChangeSet
 
 
 class ConflictType(Enum):
-    """How both sides collide."""
+    """How the two sides collide."""
 
     NewNodeConflictsWithExistingNode = 1
     NewNodeInInvalidGroup = 2
@@ -76,7 +76,7 @@ _BESIDE_CHUNKS = {"shape", "attributes", "dimension_names"}
 
 
 class VersionSelection(Enum):
-    """Whose chunk stays when both sides wrote it."""
+    """Whose chunk is kept when both sides wrote it."""
 
     Fail = 0
     UseOurs = 1
@@ -91,7 +91,7 @@ class Conflict(Shown):
     path: str
     node_id: NodeId = _NO_NODE
     chunks: Coordinates | None = None
-    """Coordinates both sides wrote, as columns. Lists of them may be the third argument, too."""
+    """Coordinates both sides wrote, as columns. The third argument may also be a list of them."""
     detail: str = ""
     """What exactly conflicts, for messages; empty if the type says it all."""
 
@@ -152,7 +152,7 @@ class ConflictDetector:
 class BasicConflictSolver:
     """Decides about chunks that both sides wrote and about deletes of what the other updated.
 
-    :param on_chunk_conflict: whose chunk stays when both sides wrote it.
+    :param on_chunk_conflict: whose chunk is kept when both sides wrote it.
     :param fail_on_delete_of_updated_array: refuse instead of deleting what the other side changed.
     :param fail_on_delete_of_updated_group: the same for groups.
     """

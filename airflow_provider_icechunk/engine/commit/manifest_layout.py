@@ -5,7 +5,7 @@ region it reaches into and it lies inside the array's grid; otherwise its rows a
 redistributed to the regions. A manifest that spans several regions (made under another
 configuration) drags all of them in, so that boxes of one array never overlap.
 
-The grid of chunks is cut at regular places along each dimension; every box of the cut is one
+The grid of chunks is cut at regular intervals along each dimension; every box of the cut is one
 manifest. Boxes are numbered in row-major order, and numbering references is arithmetic on their
 index columns.
 
@@ -60,7 +60,7 @@ class SplitGrid:
     def assign(self, index: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The number of the box of each row of `index`, an array of shape `(n, d)`.
 
-        Rows outside the grid, as there are after an array shrank, count to the nearest box.
+        Rows outside the grid, which exist after an array shrank, belong to the nearest box.
         """
         last = np.array(self.shape, np.int64) - 1
         sizes = np.array(self.sizes, np.int64)
@@ -150,7 +150,7 @@ def split_grid(
 ) -> SplitGrid:
     """The cut that `config` asks for, for the array at `path`.
 
-    Every rule whose condition holds takes part, in order; a dimension takes the first size that
+    Every rule whose condition holds applies, in order; a dimension takes the first size that
     fits it and is not split if none does.
     """
     names = list(dimension_names or [None] * len(num_chunks))

@@ -7,8 +7,8 @@ serial orders; everything else is a conflict:
 - documents of one node are merged by key, and a shape that both only enlarged is the larger one;
 - chunks written beside growth or other attributes collide with nothing;
 - chunks that both wrote are merged by cells. While commits are passed, such a chunk is only noted,
-  with the boxes in which the others wrote. When the session stands on the head, `settle` reads each
-  of them once, lays our cells over those of the head and stores the result.
+  with the boxes in which the others wrote. When the session has reached the head, `settle` reads
+  each of them once, lays our cells over those of the head and stores the result.
 
 Our cells are those that were recorded, and otherwise all cells of the chunk. Where they meet cells
 of others, both must be equal bit by bit.
@@ -62,7 +62,7 @@ from .records import WrittenRecord, believed
 
 _MOST_AT_ONCE = 8
 _MEMORY = 256 << 20
-"""About as many bytes of decoded chunks are held at a time; one chunk always is."""
+"""About this many bytes of decoded chunks are held at a time; one chunk is always allowed."""
 _HELD = 64 << 20
 """Merged chunks up to this many bytes wait for the last read of the branch; more are stored."""
 
@@ -75,12 +75,12 @@ class MergeSolver:
     """Merges two commits wherever the result does not depend on their order.
 
     Cells that both wrote, and chunks that both wrote without a record, merge only if they are equal
-    bit by bit: then both orders give the same. Everything else there is a conflict.
+    bit by bit: then both orders give the same result. Everything else there is a conflict.
 
     :param cells: how cells of a chunk that both wrote are told apart. `recorded` believes what
         both commits recorded (`Session.recording`). `changed` also compares chunks without a record
-        with what both began with: it cannot know of a cell that was written with the value it had,
-        so that such a write is lost if the other side changed the cell.
+        with what both began with: it cannot detect a cell that was rewritten with the same value,
+        so such a write is lost if the other side changed the cell.
     :param on_existing_label: what to do about a label that both sides appended to a dimension
         without steps. It is never there twice. `fail` merges what both wrote at this label like all
         cells that both wrote, so that different values are a conflict; with `replace` the values of
@@ -105,7 +105,7 @@ class MergeSolver:
 
 
 def solver_for(on_conflict: str, on_existing_label: LabelRule = "fail") -> ConflictSolver:
-    """The solver that decides so, and leaves every other conflict to the caller."""
+    """The solver for this choice, which leaves every other conflict to the caller."""
     match on_conflict:
         case "merge":
             return MergeSolver(on_existing_label=on_existing_label)

@@ -68,8 +68,8 @@ def _refused(conflicts: list[Conflict]) -> Collision:
 def _above(nodes: Tree, node: Node) -> tuple[str, NodeId, bool] | None:
     """The closest node above, where it is, and whether it is a group.
 
-    Groups in between may be missing, so a moved group can come to stand above a node that was
-    left behind, and still not be where that node was put.
+    Groups in between may be missing, so a moved group can end up above a node that was left behind,
+    and still not be where that node was put.
     """
     path = parent_path(node.path)
     while path is not None and path not in nodes:

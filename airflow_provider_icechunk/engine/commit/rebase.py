@@ -41,7 +41,7 @@ _SMALL_MANIFEST = 1 << 20
 """Manifests up to this size are read before it is known that the branch has stopped moving."""
 
 Replaces = Callable[[Mapping[str, Any]], bool]
-"""Tells from a commit's metadata whether it is an earlier one of the same work."""
+"""Decides from a commit's metadata whether it is an earlier one of the same work."""
 
 
 class Draft:
@@ -104,7 +104,7 @@ class Draft:
         tree.changes, tree.base = ours, commit
 
     def stand_over(self, commit: Snapshot, solver: ConflictSolver | None = None) -> bool:
-        """Make an earlier commit of the same work the new base; says whether that was possible."""
+        """Make an earlier commit of the same work the new base; returns whether it could be."""
         tree = self.tree
         logs = logs_since_parent(tree.core.objects, commit)
         if not is_first_since_parent(tree.core.objects, commit):
@@ -123,7 +123,7 @@ class Draft:
         return True
 
     def settle(self, solver: MergeSolver, before_storing: Callable[[], None] | None = None) -> None:
-        """Merge the chunks that others wrote, too, with those of the base.
+        """Merge the chunks that others wrote as well with those of the base.
 
         :param before_storing: called before merged chunks are stored; may raise.
         """
@@ -191,7 +191,7 @@ class Draft:
 class Rearrangement(Draft):
     """Moves of nodes. The tree is read-only: what is moved is a base whose nodes have other paths.
 
-    It is moved over others who left the nodes that it moves, and their new places, alone.
+    It is rebased over commits that left the nodes it moves, and their new places, alone.
     """
 
     rearranges = True
@@ -258,8 +258,8 @@ def rebase_onto(
 
     On a conflict that `solver` may not decide, `RebaseFailedError` is raised and the draft stays on
     the last commit it could be moved to. With a `MergeSolver` chunks may be left to merge: cells
-    are merged for the head alone, so the caller has to `settle` the draft when it stands there, and
-    to `withdraw` it after an error, which takes it back to where it was.
+    are merged only for the head, so the caller has to `settle` the draft when it gets there, and to
+    `withdraw` it after an error, which takes it back to where it was.
     """
     core, base = draft.tree.core, draft.tree.base.id
     if head == base:

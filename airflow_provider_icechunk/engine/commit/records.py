@@ -40,7 +40,7 @@ WRITTEN_KEY = "airflow_provider_icechunk.written"
 """Snapshot metadata: what the commit wrote."""
 VERSION = 1
 MOST_BYTES = 64 << 10
-"""Of the record as JSON; above it boxes are widened, and what is left over is left out."""
+"""Of the record as JSON; above that, boxes are widened, and what still does not fit is left out."""
 _LEAST_BYTES = len("[0, 1]")
 """Of one side of a box as JSON."""
 _MOST_ARRAYS = 4096
@@ -198,7 +198,7 @@ def believed(record: WrittenRecord | None, node: Node, written: Coordinates) -> 
 def take_over(
     changes: ChangeSet, commits: Iterable[tuple[Snapshot, Sequence[TransactionLog]]]
 ) -> None:
-    """Give changes that were made from stored commits what these said they had written.
+    """Give changes made from stored commits the records of what these had written.
 
     An array that one commit does not mention has no record.
     """

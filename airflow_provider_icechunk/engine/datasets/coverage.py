@@ -1,9 +1,9 @@
 """Which labels of a growing dimension are present, and which are missing.
 
 A label counts as written in an array if a commit recorded that it wrote it, or if a chunk of it
-exists. A chunk of several labels counts only where there are no records: for arrays of which no
-commit recorded anything, and as far as it existed when the oldest commit that has not expired was
-made. Then one of its labels makes all of them look written, see `Coverage.shared`.
+exists. A chunk of several labels counts only where there are no records: for arrays for which no
+commit recorded anything, and for chunks that existed when the oldest unexpired commit was made.
+Then one of its labels makes all of them look written, see `Coverage.shared`.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def coverage(
 ) -> Coverage:
     """Which labels of a growing dimension are there, and which are missing.
 
-    :param source: a session, or a repository, of which the newest version of the branch is read.
+    :param source: a session, or a repository, where the newest version of the branch is read.
     :param dataset: the declaration, or the path of one array, whose labels are then those of the
         coordinate that is stored beside it, or positions.
     :param dim: the dimension; by default the only growing one, or the first of the array.
-    :param at: the labels that are asked about, as in `IcechunkDataset.place`; by default all from
+    :param at: the labels in question, as in `IcechunkDataset.place`; by default all from
         the first to the end of the axis.
     :param variables: names of those to look at; by default all that have the dimension.
     :param branch: by default that of the dataset, or `main`.

@@ -23,7 +23,7 @@ __all__ = ["Coordinate", "Growing", "IcechunkDataset", "Label", "Placement", "Va
 
 VERSION = 1
 MOST_VALUES = 1_000_000
-"""The most values of a coordinate; let a task write more."""
+"""The most values of a coordinate; let a task write longer ones."""
 Dimension = int | Growing
 Scalar = bool | int | float | str
 
@@ -127,8 +127,8 @@ class Placement:
     """Where a run belongs in a dataset."""
 
     regions: dict[str, tuple[int, int]]
-    """For growing dimensions, from the first position up to, not including, the second. A dimension
-    without fixed steps is missing until `ensure` has found its position in a session.
+    """For growing dimensions, from the first position up to but not including the second. A
+    dimension without fixed steps is missing until `ensure` has found its position in a session.
     """
     labels: dict[str, list[Label]]
     """The labels of the run, for each growing dimension."""
@@ -178,7 +178,7 @@ class IcechunkDataset:
         )
 
     Equal by content. Parallel runs share the chunks that are longer than one step along a growing
-    dimension; that is allowed, but has a cost, about which making the declaration warns.
+    dimension; that is allowed, but has a cost, and making the declaration gives a warning about it.
     """
 
     repository: str
@@ -474,7 +474,7 @@ def _coordinate(value: Any) -> Coordinate:
 
 
 def _plain_values(values: Any) -> tuple[Any, ...]:
-    # Arrays of NumPy have `tolist`, and are not imported for it.
+    # NumPy arrays have `tolist`, so NumPy need not be imported.
     if isinstance(values, str | bytes | Mapping):
         raise _wrong("the values of a Coordinate must be a sequence")
     plain = tuple(values.tolist() if hasattr(values, "tolist") else values)

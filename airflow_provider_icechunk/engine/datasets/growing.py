@@ -55,14 +55,14 @@ class Growing:
     start: str | date | None = None
     """The first label: an ISO text, a date or a datetime."""
     every: str | timedelta | None = None
-    """`30s`, `15min`, `6h`, `1D`, `1W`, in the calendar `1M`, `3M`, `1Y`, or a timedelta."""
+    """`30s`, `15min`, `6h`, `1D`, `1W`, calendar steps `1M`, `3M`, `1Y`, or a timedelta."""
     by: Literal["steps", "labels"] = "steps"
     dtype: str | None = None
     """Of the labels, for `by="labels"`: `datetime64[s]` (the default), `int64`, `float64`, `str`"""
     attrs: Mapping[str, Any] | None = None
     """More attributes of the coordinate."""
     steps_per_run: int = 1
-    """How many steps one run writes, so that chunks which hold just these are not shared."""
+    """How many steps one run writes, so that chunks that hold just these are not shared."""
     coordinate_chunk: int = 1024
     """Labels per chunk of the coordinate."""
     first_step: int = 0
@@ -132,7 +132,7 @@ class Growing:
     def parse(self, label: object, name: str = "the growing dimension") -> datetime:
         """The time that a label means; one without an offset is in UTC.
 
-        An empty one is what `{{ ds }}` is in a run without a logical date.
+        An empty one is what `{{ ds }}` renders to in a run without a logical date.
         """
         return moment_of(label, name)
 
@@ -179,7 +179,7 @@ class Growing:
         return self._step(position + self.first_step)
 
     def _step(self, number: int) -> datetime:
-        """The label so many steps after the start."""
+        """The label this many steps after the start."""
         try:
             if self._months:
                 return _plus_months(self.first, number * self._months)
@@ -188,7 +188,7 @@ class Growing:
             raise _wrong(f"place {number} lies after the year 9999") from None
 
     def text(self, moment: datetime) -> str:
-        """A label as it is stored and shown: a bare date where all labels are midnights."""
+        """A label as it is stored and shown: a bare date where all labels are at midnight."""
         first = _moment(str(self.start))
         if first.time() == datetime.min.time() and (
             self._months or self._micros % _UNITS["D"] == 0

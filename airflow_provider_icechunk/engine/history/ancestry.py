@@ -31,7 +31,8 @@ TOKEN_KEY = "commit_token"  # noqa: S105 - a name, not a secret
 PARENT_KEY = "commit_parent"
 """Snapshot metadata under which a commit that a later one may replace keeps its parent.
 
-Only where no log is stored: nothing else shows whether others committed before it and expired.
+Only where no log is stored: nothing else shows whether commits of others came before it and have
+expired.
 """
 
 
@@ -109,7 +110,7 @@ _BEFORE_LISTING = 3
 
 
 class SnapshotsAhead:
-    """Reads the snapshots of a history many at once, newest first by the times in a listing.
+    """Reads the snapshots of a history, many at once, newest first by the times in a listing.
 
     Only if one page lists them all; without list permission this is skipped.
     """
@@ -155,14 +156,14 @@ class SnapshotsAhead:
         try:
             self._objects.snapshot_header(identity)
         except IcechunkError:
-            # It may not be needed; whoever reads it gets the error.
+            # It may not be needed; reading it later raises the error.
             return
 
 
 def commits_between(
     objects: Objects, older: SnapshotId, newer: SnapshotId
 ) -> list[Snapshot] | None:
-    """Snapshots after `older` up to `newer`, oldest first; `None` if `older` is no ancestor."""
+    """Snapshots after `older` up to `newer`, oldest first; `None` if `older` is not an ancestor."""
     path: list[Snapshot] = []
     for snapshot in ancestors(objects, newer):
         if snapshot.id == older:

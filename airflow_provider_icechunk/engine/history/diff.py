@@ -41,7 +41,7 @@ class Diff(Shown):
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
     """Old and new path of each moved node, in the order of the moves.
 
-    Where logs know no moves: of each node that ended up elsewhere, by the new paths' segments.
+    Where logs record no moves: of each node that ended up elsewhere, sorted by new path segments.
     """
     chunk_columns: Mapping[str, Coordinates] = field(default_factory=dict, compare=False)
     """Changed chunks of each array as `(n, d)` columns; `updated_chunks` makes lists of them."""
@@ -175,7 +175,7 @@ def combine_paths(logs: list[TransactionLog], paths: Mapping[NodeId, str]) -> Di
 
 
 def _union(parts: list[Coordinates]) -> Coordinates:
-    """Distinct coordinates in order; parts of another rank than the newest are void."""
+    """Distinct coordinates in order; parts whose rank differs from the newest are left out."""
     ndim = parts[-1].shape[1]
     rows = np.concatenate([part for part in parts if part.shape[1] == ndim])
     (keys,) = sort_keys(rows)

@@ -58,7 +58,7 @@ class RepoStatus(Shown):
         )
 
     def stored(self, now: datetime) -> ri.Status:
-        """To be stored; set now if it does not say when."""
+        """To be stored; without a time, it is set as of now."""
         when = to_micros(self.set_at or now)
         return ri.Status(
             ri.Availability(self.availability.value), when, self.limited_availability_reason
@@ -73,7 +73,7 @@ class FeatureFlag(Shown):
     name: str
     default_enabled: bool
     setting: bool | None
-    """Whether it was turned on or off; `None` leaves it to the default."""
+    """Whether it was turned on or off; `None` means the default."""
 
     def shown_facts(self) -> Mapping[str, object]:
         """All of it, and whether it may be used."""
@@ -101,7 +101,7 @@ def feature_flags(core: Core) -> list[FeatureFlag]:
 
 
 def set_feature_flag(core: Core, name: str, setting: bool | None) -> None:
-    """Turn a feature on or off; `None` leaves it to its default."""
+    """Turn a feature on or off; `None` resets it to its default."""
     names = {feature.name.lower(): feature for feature in Feature}
     if name not in names:
         raise InvalidInputError(f"there is no feature {name!r}; choose from: {', '.join(names)}")

@@ -44,7 +44,7 @@ def listed(core: Core, snapshot_id: str) -> SnapshotId:
 
 
 def resolve(core: Core, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
-    """The snapshot that exactly one of the three names."""
+    """The snapshot named by exactly one of the three arguments."""
     if sum(name is not None for name in (branch, tag, snapshot_id)) != 1:
         raise InvalidInputError("Must provide one of branch, tag, or snapshot_id")
     if branch is not None:
@@ -87,7 +87,7 @@ def branch_head(core: Core, branch: str) -> SnapshotId:
 
 
 def head_to_change(core: Core, branch: str) -> SnapshotId:
-    """The head of a branch for a session that is going to change it; refused if none may."""
+    """The head of a branch for a session that is going to change it; refused if no session may."""
     head = branch_head(core, branch)
     core.refs.check_writable()
     return head
@@ -110,7 +110,7 @@ def create_branch(core: Core, branch: str, snapshot_id: str) -> None:
 
 
 def reset_branch(core: Core, branch: str, snapshot_id: str, from_snapshot_id: str | None) -> None:
-    """Move a branch to any snapshot; with `from_snapshot_id` only if it is there."""
+    """Move a branch to any snapshot; with `from_snapshot_id` only if it is at that one."""
     target = _stored(core, snapshot_id)
     expected = branch_head(core, branch)
     if from_snapshot_id is not None:
@@ -179,7 +179,7 @@ def delete_tag(core: Core, tag: str) -> None:
 
 
 def lookup_snapshot(core: Core, snapshot_id: str) -> SnapshotInfo:
-    """What is known of one snapshot."""
+    """What is known about one snapshot."""
     known_as = listed(core, snapshot_id)
     return _describe(core, core.objects.snapshot_header(known_as), known_as)
 
@@ -213,7 +213,7 @@ def history_graph(core: Core, start: SnapshotId | None, *, plain: bool) -> Ances
 def _describe(core: Core, snapshot: Snapshot, known_as: SnapshotId | None) -> SnapshotInfo:
     """A history entry under the id that a reference or a child uses for the snapshot.
 
-    Early writers stored first snapshots under another file name than the id they gave them.
+    Early writers stored first snapshots under a file name that differs from the id they gave them.
     """
     parent = core.refs.parent(snapshot)
     return describe(snapshot, parent, known_as or snapshot.id, core.generation)
@@ -246,7 +246,7 @@ def _keep_or(core: Core, target: SnapshotId, take_back: Callable[[], object], wh
 
 
 def _unlist_missing(core: Core) -> None:
-    """Take snapshots off the list that a name had put there and whose files are gone.
+    """Unlist snapshots that a name had put on the list and whose files are gone.
 
     Collections keep what is listed and not old, and stop at what they cannot read.
     """

@@ -40,7 +40,7 @@ from .plan import (
 )
 
 MOST_LOADED = 64 << 20
-"""Bytes of one variable of one file that may be copied: more is not what copying is for."""
+"""Bytes of one variable of one file that may be copied: copying is not meant for more."""
 _CELLS = 1 << 14
 """Cells of a chunk of copied values, along a dimension that grows."""
 
@@ -61,8 +61,8 @@ def refer_to_files(
     """Refer to the chunks of many files, in this process; returns the number of references.
 
     Arrays are created or grow. Nothing is committed. The repository has to declare a virtual chunk
-    container that covers the files, and to be opened with the right to read it. `plan_files` takes
-    the same arguments and says what would become of them.
+    container that covers the files, and be opened with the right to read it. `plan_files` takes the
+    same arguments and shows what would happen.
 
     :param files: absolute paths or URLs, in the order of the data.
     :param variables: names in the files, or names and the paths of arrays; by default all.
@@ -73,8 +73,10 @@ def refer_to_files(
     :param start: where the first file begins; by default at the end of the arrays.
     :param checksum: what shows later that a file has changed: its entity tag or its time; by
         default the time for local files, the tag for others.
-    :param missing: refuse files that lack a variable which others have, or leave its cells empty.
-    :param differing: refuse files that store a variable in another way, or copy their values.
+    :param missing: whether to refuse files that lack a variable others have, or leave its cells
+        empty.
+    :param differing: whether to refuse files that store a variable in another way, or copy their
+        values.
     """
     chosen = choose(
         variables, along=along, load=load, into=into, checksum=checksum, missing=missing,
@@ -131,7 +133,7 @@ def read_header(reader: VirtualReader, file: str, choice: Choice, *, first: bool
         }
         groups = content.groups() if first else {}
     if not first and choice.missing == "error":
-        # The first file says it all; headers of others are smaller, and mostly alike.
+        # The first file gives everything; headers of others are smaller, and mostly alike.
         found = {name: without_details(variable) for name, variable in found.items()}
     return FileHeader(source, found, groups, values)
 
@@ -198,7 +200,7 @@ def _known(node: zarr.Array[Any]) -> KnownArray:
 
 
 def apply_plan(session: Session, plan: VirtualPlan, headers: Sequence[FileHeader]) -> None:
-    """Create the arrays of a plan or let them grow, and write the values that are copied."""
+    """Create the arrays of a plan or extend them, and write the values that are copied."""
     root = zarr.open_group(session.store, mode="a")
     for array in plan.arrays:
         node = _existing(root, array.path)
@@ -249,7 +251,7 @@ def put_references(
 
 
 def _belongs(array: PlannedArray, number: int) -> bool:
-    """Whether a file has chunks of the array: of what does not grow, only the first to have it."""
+    """Whether a file has chunks of the array; if it does not grow, only its first file does."""
     if number in array.absent:
         return False
     return array.axis is not None or (number == array.origin and array.created)
@@ -258,7 +260,7 @@ def _belongs(array: PlannedArray, number: int) -> bool:
 def _copy(
     session: Session | ForkSession, content: Content, array: PlannedArray, begin: int, end: int
 ) -> int:
-    """Write the values of a file, some chunks at a time; returns how many bytes."""
+    """Write the values of a file, a few chunks at a time; returns how many bytes."""
     node = zarr.open_group(session.store, mode="r+")[array.path.strip("/")]
     assert isinstance(node, zarr.Array)
     axis = array.axis
@@ -349,7 +351,7 @@ def _create(root: zarr.Group, array: PlannedArray, end: int) -> zarr.Array[Any]:
             chunks[array.axis] = _CELLS
     named = any(variable.dimensions)
     with warnings.catch_warnings():
-        # Zarr warns of codecs outside of its specification; there are no others for HDF5.
+        # Zarr warns about codecs outside its specification; there are no others for HDF5.
         warnings.simplefilter("ignore")
         return root.create_array(
             array.path.strip("/"),
@@ -405,7 +407,7 @@ def _check_same(node: zarr.Array[Any], array: PlannedArray) -> None:
 
 
 def _comparable(value: Any) -> str:
-    """A part of an array's metadata as text; how hard a codec tries says nothing to readers."""
+    """A part of an array's metadata as text; how hard a codec tries does not matter to readers."""
     text = json.dumps(value, default=str)
 
     def effortless(found: dict[str, Any]) -> dict[str, Any]:
@@ -457,7 +459,7 @@ def _describe_groups(
 
 
 def task_files(count: int, parts: int) -> Iterator[range]:
-    """Files of each task: neighbours, about as many each."""
+    """Files of each task: neighbours, about equally many each."""
     parts = max(1, min(count, parts))
     for part in range(parts):
         yield range(count * part // parts, count * (part + 1) // parts)

@@ -1,4 +1,4 @@
-"""What of the files is wanted, and what their variables say about each other. Pure."""
+"""Which parts of the files are wanted, and what their variables say about each other. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BOUNDS = ("bounds", "climatology")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of the files is wanted."""
+    """Which parts of the files are wanted."""
 
     along: str | int = "time"
-    """The dimension along which files follow each other, by name, or by number without names."""
+    """The dimension along which files follow each other, by name, or by number if it has none."""
     variables: Mapping[str, str] | None = None
     """From paths in the files to paths of arrays; by default all, under their own paths."""
     load: tuple[str, ...] | None = None
@@ -95,7 +95,7 @@ def choose(
 
 
 def times_of(variables: Mapping[str, FileVariable], name: str) -> tuple[str, str | None] | None:
-    """How the times of a variable are counted: by its own units, or those it is the bounds of."""
+    """How a variable's times are counted: by its own units, or those of the times it bounds."""
     variable = variables.get(name)
     if variable is None:
         return None
@@ -121,7 +121,7 @@ def bounds_of(variables: Mapping[str, FileVariable]) -> dict[str, str]:
 
 
 def without_details(variable: FileVariable) -> FileVariable:
-    """A variable less the attributes that may differ between files."""
+    """A variable without the attributes that may differ between files."""
     names = (*DECODING, *_BOUNDS)
     kept = {name: variable.attributes[name] for name in names if name in variable.attributes}
     return replace(variable, attributes=kept)

@@ -1,4 +1,4 @@
-"""An array of a plan, and in what a file differs from it: in what it means, or how it is stored."""
+"""An array of a plan, and how a file differs from it: in meaning, or in how it is stored."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .contents import DECODING, FileVariable, Json
 
 @dataclass(frozen=True, slots=True)
 class PlannedArray:
-    """An array and the variable that it is made of."""
+    """An array and the variable that it is made from."""
 
     name: str
     """The path in the files."""
     path: str
     """The path in the repository."""
     variable: FileVariable
-    """As the array has it, or will have it; of what differs between files nothing is used."""
+    """As the array has it, or will have it; nothing that differs between files is used."""
     axis: int | None
-    """The dimension that grows; without one the first file that has it says all."""
+    """The dimension that grows; without one the first file that has it gives everything."""
     loaded: bool
     series: str = ""
     """The group whose files' lengths count."""
@@ -29,7 +29,7 @@ class PlannedArray:
     copied: tuple[int, ...] = ()
     """Files whose values are copied, because they are stored in another way."""
     units: str | None = None
-    """How its times are counted, if they are times whose own units do not say it."""
+    """How its times are counted, if it holds times whose own units do not show it."""
     calendar: str | None = None
 
     @property
@@ -67,7 +67,7 @@ def meaning_of(variable: FileVariable, array: PlannedArray) -> dict[str, object]
 def storage_difference(
     found: FileVariable, array: PlannedArray
 ) -> tuple[str, object, object] | None:
-    """In what a file's chunks are others than the array's, and both."""
+    """What is different in how a file's chunks are stored, with both values."""
     variable = array.variable
     axis = array.axis
     assert axis is not None
@@ -84,7 +84,7 @@ def storage_difference(
 
 
 def _decoders(codecs: Sequence[Json]) -> list[Json]:
-    """Codecs less how hard they try, which readers need not know."""
+    """Codecs without how hard they try, which readers need not know."""
     return [
         {
             "name": one["name"],

@@ -91,7 +91,7 @@ def for_xarray(attributes: dict[str, Json], dtype: np.dtype[Any]) -> dict[str, J
     """Fill values in the spelling that Xarray gives them in Zarr."""
     found = dict(attributes)
     if found.get("missing_value") == "NaN":
-        # It says nothing: a number that is none is missing anyway.
+        # This adds nothing: NaN is missing anyway.
         del found["missing_value"]
     fill = found.get("_FillValue")
     if fill is not None and dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Open foreign files of any kind that is known, through the grants of a reader."""
+"""Open foreign files of any known kind, through the grants of a reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hdf5 import Hdf5Content, load_h5py
 
 @contextmanager
 def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Content]:
-    """A file, told apart by its first bytes; errors name it."""
+    """An open file, recognised by its first bytes; errors name it."""
     raw = SourceFile(reader, source)
     try:
         if raw.read(len(netcdf3.MAGIC)) == netcdf3.MAGIC:

@@ -1,6 +1,6 @@
 """What an HDF5 or NetCDF4 file holds: variables as Zarr describes them, chunks as byte ranges.
 
-Only headers and the index of chunks are read. What HDF5 can express and Zarr cannot is no error
+Only headers and the index of chunks are read. What HDF5 can express and Zarr cannot is not an error
 here but a `problem` of the variable: it matters only to those who want to refer to its chunks.
 """
 
@@ -60,7 +60,7 @@ class Hdf5Content:
         named = {
             int(dataset.attrs["_Netcdf4Dimid"]): _last(name)
             for name, dataset in found.items()
-            # Variables may have the number of their first dimension, too.
+            # Variables may also have the number of their first dimension.
             if dataset.is_scale and "_Netcdf4Dimid" in dataset.attrs
         }
         return {
@@ -111,7 +111,7 @@ def _ranges(dataset: Any, where: str) -> Ranges:
 
 
 def attributes_of(node: Any) -> dict[str, Json]:
-    """Attributes as JSON, without those by which HDF5 and NetCDF keep house."""
+    """Attributes as JSON, without those for the internal use of HDF5 and NetCDF."""
     found: dict[str, Json] = {}
     for name in node.attrs:
         if name not in _INTERNAL:
@@ -253,7 +253,7 @@ def _chunked(dataset: Any, where: str) -> Ranges:
 
 
 def _plain(value: Any) -> Json:
-    """A value of an attribute as JSON; `None` if it has none."""
+    """A value of an attribute as JSON; `None` if there is none."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, str | bool | int):

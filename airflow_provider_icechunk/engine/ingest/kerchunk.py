@@ -227,7 +227,7 @@ def _expanded(location: str, templates: Mapping[str, str]) -> str:
 
 
 def _read_parquet(folder: Path) -> ReferenceSet:
-    """A folder: `.zmetadata`, and for each array files with so many references each."""
+    """A folder: `.zmetadata`, and for each array files with a fixed number of references each."""
     import pyarrow.parquet as pq
 
     try:
@@ -358,7 +358,7 @@ def _planned(path: str, documents: Mapping[str, Any]) -> _Description:
     fill = document.get("fill_value")
     if fill is not None:
         fill = _SPECIAL.get(fill, fill)
-        # Zarr 2 has one value for cells that are missing and for chunks that are; Zarr 3 has two.
+        # Zarr 2 has one value for missing cells and missing chunks; Zarr 3 has two.
         attributes.setdefault("_FillValue", fill)
     return _Description(
         tuple(document["shape"]),

@@ -1,6 +1,6 @@
 """What a NetCDF3 file holds (classic, 64-bit offsets, 64-bit data): its header, nothing else.
 
-Values are big-endian and not compressed. A variable without the record dimension is one piece; of
+Values are big-endian and not compressed. A variable without the record dimension is one piece; in
 one with it, each record is a piece, between the records of others.
 """
 
@@ -28,7 +28,7 @@ _FILLS: dict[str, float] = {
     ">f8": 9.969209968386869e36, "|u1": 255, ">u2": 65535, ">u4": 4294967295,
     ">i8": -9223372036854775806, ">u8": 18446744073709551614,
 }  # fmt: skip
-"""What NetCDF fills cells with that nobody wrote, unless the variable says otherwise."""
+"""What NetCDF fills unwritten cells with, unless the variable says otherwise."""
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
 _STREAMING = 0xFFFFFFFF
 _MOST_HEADER = 64 << 20
@@ -151,7 +151,7 @@ class NetCdf3Content:
 
 
 class _Header:
-    """Reads the header; every number in it may be a lie."""
+    """Reads the header; no number in it can be trusted."""
 
     def __init__(self, file: BinaryIO, where: str) -> None:
         self._file, self._where = file, where
@@ -175,7 +175,7 @@ class _Header:
             raise self._damaged(f"{name!r} has a dimension that is none")
         attributes = self._attributes()
         kind = self._type()
-        self._number()  # the size, which is wrong for large variables; shapes tell it
+        self._number()  # the size, which is wrong for large variables; shapes give it
         begin = struct.unpack(self._offset, self._bytes(struct.calcsize(self._offset)))[0]
         shape = tuple(dimensions[number][1] for number in numbers)
         is_record = bool(shape) and shape[0] == 0

@@ -49,7 +49,7 @@ class KnownArray:
     dtype: str
     dimensions: tuple[str | None, ...] | None = None
     tells_missing: bool = False
-    """Whether cells that nobody wrote look like missing ones."""
+    """Whether unwritten cells look like missing ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class VirtualPlan(Shown):
 
     @property
     def digest(self) -> str:
-        """A name for the plan: the same again for the same files in the same state."""
+        """A name for the plan: always the same for the same files in the same state."""
         parts = (self.arrays, self.sources, tuple(self.series.values()))
         contents = [[asdict(one) for one in part] for part in parts]
         text = json.dumps([contents, self.checksum], sort_keys=True)
@@ -157,7 +157,7 @@ def make_plan(
     *,
     start: int | None = None,
 ) -> VirtualPlan:
-    """The plan of files in the order given, with what does not fit about them.
+    """The plan for files in the order given, with any reasons why they do not fit.
 
     :param known: arrays of the repository, by path.
     :param start: where the first file begins; by default where the arrays end.
@@ -181,7 +181,7 @@ def names_of(headers: Sequence[FileHeader], choice: Choice) -> list[str]:
 
 
 class _Planner:
-    """Makes one plan, and collects what stands in its way."""
+    """Makes one plan, and collects what prevents it."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class _Planner:
         return replace(array, variable=variable, units=units, calendar=calendar)
 
     def _parent(self, array: PlannedArray) -> str | None:
-        """The units that the times have whose bounds an array holds."""
+        """The units of the times whose bounds an array holds."""
         for header in self._headers:
             of = bounds_of(header.variables).get(array.name)
             if of is not None and of in self._names:
@@ -300,7 +300,7 @@ class _Planner:
                 raise InvalidInputError(f"{other!r} and {array.name!r} both go to {array.path!r}")
 
     def _differences(self, array: PlannedArray) -> Iterator[str]:
-        """In which files a variable is meant in another way."""
+        """In which files a variable has another meaning."""
         origin = self._headers[array.origin]
         ours = meaning_of(origin.variables[array.name], array)
         for header in self._headers:
@@ -490,7 +490,7 @@ class _Planner:
         if not fill:
             self._refuse(_no_marker(array.path))
             return array
-        # Nobody sets a fill value that is not zero without meaning that there is no value.
+        # A fill value other than zero is only ever set to mean that there is no value.
         marked = for_xarray({**variable.attributes, "_FillValue": fill.item()}, dtype)
         return replace(array, variable=replace(variable, attributes=marked))
 

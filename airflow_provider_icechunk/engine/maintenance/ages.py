@@ -22,7 +22,7 @@ _EXAMPLES = "30d, 12h or 1d12h (units s, m, h, d, w)"
 
 
 def read_age(value: timedelta | str) -> timedelta:
-    """An age, as itself or as a text such as `30d`, `12h` or `1d12h`."""
+    """An age, as a value or as text such as `30d`, `12h` or `1d12h`."""
     if isinstance(value, timedelta):
         return value
     text = value.strip().lower()
@@ -86,7 +86,7 @@ def show_age(age: timedelta) -> str:
 
 
 def _before(now: datetime, cutoff: datetime | timedelta) -> datetime:
-    """A point in time, at the earliest the start of the calendar."""
+    """A point in time, no earlier than the start of the calendar."""
     if isinstance(cutoff, datetime):
         return cutoff
     try:

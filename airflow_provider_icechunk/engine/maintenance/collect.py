@@ -1,11 +1,11 @@
 """Delete unreachable objects once they are old enough.
 
 The order of reads protects writers: objects are listed before references are read, so anything
-committed meanwhile is either not in the listing or found to be in use. Only the store's clock
-decides about age. References are read again before layers are deleted, and what they reach by then
-is removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to
-one of them appears, it is restored before anything it refers to is deleted, by this collection or,
-if it dies, by the next one (`recovery`).
+committed meanwhile is either not in the listing or found to be in use. Age is judged only by the
+store's clock. References are read again before layers are deleted, and what they reach by then is
+removed from the plan. The bytes of deleted snapshots are kept for a moment: if a reference to one
+of them appears, it is restored before anything it refers to is deleted, by this collection or, if
+it dies, by the next one (`recovery`).
 
 Uncommitted work is protected by its age and, if it takes longer, by a lease (`engine.leases`): the
 cut-off is stored and leases are read before anything is deleted. A flushed or staged snapshot that
@@ -79,9 +79,9 @@ _SNAPSHOTS_AT_ONCE = 10_000
 _KEYS_AT_ONCE = 20_000
 """Deletes per call; a storage runs them concurrently and waits for the disk once per call."""
 _ONE_LOOK = 1000
-"""Keys that may be deleted between two reads of the references: what one request can."""
+"""Keys that may be deleted between two reads of the references: as many as one request can."""
 _FEW, _SMALL = 64, 4 << 20
-"""As many manifests, of so many bytes together, are read before it is known which are in use."""
+"""At most this many manifests and bytes of them are read before it is known which are in use."""
 _SPARE_BYTES = 64 << 20
 _LOOKS = at_once(20)
 
@@ -164,7 +164,7 @@ class Collection:
         )
 
     def _list(self, layer: Layer, latest: int) -> Listing:
-        """Objects that the cut-off asked for allows to delete; all snapshots and manifests."""
+        """Objects that the requested cut-off allows deleting; all snapshots and manifests."""
         storage, layout = self._core.storage, self._core.refs.layout
         prefix = prefix_of(layer, layout)
         if prefix is None:
@@ -203,7 +203,7 @@ class Collection:
             self._refresh()
             doomed = plan.without(self._live).objects[Layer.SNAPSHOTS]
             unlist(self._core.refs, doomed)
-            # One that is listed from here on was flushed meanwhile, by work that began long ago.
+            # A snapshot listed from here on was flushed meanwhile, by work that began long ago.
             self._old -= {SnapshotId(one) for one in whole(doomed.ids)}
         kept, plan = together(partial(self._keep_first, plan), partial(self._announce, plan))
         assert isinstance(plan, CollectionPlan)
@@ -265,7 +265,7 @@ class Collection:
             return read_leases(storage, plan.made_at).limit(plan.before)
 
         if len(plan.objects[Layer.SNAPSHOTS]):
-            # Enough for them, since they can be restored; there is another look before the others.
+            # Enough for these, as they can be restored; there is another look before the others.
             before, self._stored, _ = together(leased, self._list_snapshots, self._refresh)
             self._unseen = None
         else:
@@ -299,7 +299,7 @@ class Collection:
         Returns only after two equal reads: while one branch is created and another one deleted,
         a single read could miss both.
 
-        :param looks: how often to read at most, for a look that nothing is deleted after.
+        :param looks: the most reads, for a look after which nothing is deleted.
         :param manifests: those to read along with the references.
         """
         if self._roots is None:

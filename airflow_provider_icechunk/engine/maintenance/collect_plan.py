@@ -142,7 +142,7 @@ class CollectionPlan:
                 return self.objects[layer]
 
     def without(self, live: Reachable) -> CollectionPlan:
-        """The plan without objects that are reachable, by whatever name."""
+        """The plan without objects that are reachable, under any name."""
         kept = live_ids(live)
         return replace(
             self,

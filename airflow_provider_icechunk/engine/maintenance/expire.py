@@ -7,7 +7,7 @@ of the snapshot refers to its unchanged id, and two expirations write the same p
 that dies meanwhile leaves some lines shortened and others not.
 
 In generations `2` and `draft` everything is one conditional write of the list of snapshots. If
-somebody else wrote meanwhile, it is decided again, within the plan that was shown.
+somebody else wrote meanwhile, the decision is made again, within the plan that was shown.
 
 In the others, deleting an expired branch has an unavoidable race: a commit that lands between the
 last read of the branch and its deletion is deleted with it.

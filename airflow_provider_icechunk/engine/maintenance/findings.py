@@ -258,7 +258,7 @@ def check_once(landed: Iterable[Landed], where: str) -> Iterator[Finding]:
 def check_acknowledged(
     landed: Sequence[Landed], acknowledged: Mapping[str, str | None], where: str
 ) -> Iterator[Finding]:
-    """Every acknowledged commit is in a history once, and no other more often.
+    """Every acknowledged commit is in a history once, and no other more than once.
 
     :param acknowledged: by token, the snapshot reported to its writer; `None` if nothing was
         reported, so that the commit may or may not exist.

@@ -201,7 +201,8 @@ def list_objects(
 def with_aliases(storage: Storage, layout: Layout, listing: Listing, ids: Ids) -> Listing:
     """The listing with the objects among `ids` whose names are not their ids.
 
-    They are looked up one by one: only a reference shows that such a file is one of ours.
+    They are looked up one by one: only a reference shows that such a file belongs to the
+    repository.
     """
     names = layout.names_in(listing.prefix)
     if not names.aliases:

@@ -194,7 +194,7 @@ _FOREIGN = np.dtype("S32")
 class ChunkStorageStats(Shown):
     """Bytes of all chunks that branches and tags reach, with every stored byte counted once.
 
-    The two sums are methods, as in the official package, in spite of its type stubs.
+    The two sums are methods, as in the official package, despite its type stubs.
     """
 
     native_bytes: int = 0

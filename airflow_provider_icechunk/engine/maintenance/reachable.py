@@ -2,10 +2,10 @@
 
 Collection deletes everything not in these sets, so they fail closed: if one snapshot or manifest
 that is reached cannot be read or decoded, there is a `MaintenanceError` and no answer. What is
-known only ever grows: after references moved, `extend` adds what they reach now and reads nothing
-twice.
+known only ever grows: after references have moved, `extend` adds what they reach now and reads
+nothing twice.
 
-Nothing comes from the caches of the repository and nothing goes there: a cached snapshot may be
+Nothing is read from the caches of the repository or put there: a cached snapshot may be
 older than the file (expiration rewrites snapshots in place), and every manifest of a repository
 would push out what readers need.
 """

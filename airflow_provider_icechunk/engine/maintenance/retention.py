@@ -41,7 +41,7 @@ class RetentionPolicy:
     older_than: datetime
     """Snapshots written before this may expire."""
     keep_last: int | None = None
-    """Keep at least this many snapshots of each remaining branch, however old. It can be more,
+    """Keep at least this many snapshots of each remaining branch, however old. More may remain,
     because a snapshot kept for one branch stays in the history of all branches.
     """
     delete_expired_branches: bool = False
@@ -416,7 +416,8 @@ def expired_state(
     """The state without expired snapshots, `None` if nothing changes, and the plan.
 
     Old snapshots that no reference reaches are dropped as well. The state has milliseconds:
-    snapshots written in that of the limit stay. If a plan was `shown`, nothing else expires.
+    snapshots written in the same one as the limit stay. If a plan was `shown`, nothing else
+    expires.
     """
     limit = policy.older_than.replace(microsecond=policy.older_than.microsecond // 1000 * 1000)
     links = {

@@ -45,9 +45,9 @@ def rewrite_manifests(
 ) -> SnapshotId:
     """Rewrite all manifests of the head of `branch` as a new commit, or amend the head.
 
-    If no rules are set, the standard ones are stored with the repository and applied, so that
-    other writers follow them, too. No chunk changes, so it cannot conflict with other commits: if
-    the branch moves, the changed arrays are rewritten again on the new head.
+    If no rules are set, the standard ones are stored with the repository and applied, so that other
+    writers follow them as well. No chunk changes, so it cannot conflict with other commits: if the
+    branch moves, the changed arrays are rewritten again on the new head.
     """
     core.conditions.check()
     core.clock.check()

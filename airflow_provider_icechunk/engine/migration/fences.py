@@ -97,7 +97,7 @@ def put_up(
 
 
 def take_down(storage: Storage, source: Generation, branches: Iterable[str], trust: Trust) -> bool:
-    """Restore the contents of fences. False: somebody has written, try again.
+    """Restore the contents of fences. False: somebody has written; try again.
 
     `main` comes last: the repository is found when all of it is readable.
     """
@@ -199,7 +199,7 @@ class _Newest:
         return self.folder + sequence_file(self.number)
 
     def follow(self, storage: Storage, data: bytes) -> bool:
-        """Create the next file. False: somebody else has."""
+        """Create the next file. False: somebody else did."""
         key = self.folder + sequence_file(self.number + 1)
         outcome = storage.put(key, data, expect=Absent(), content_type=_JSON)
         return isinstance(outcome, Written)

@@ -1,6 +1,6 @@
 """Store the planned files of generation `1`: manifests, chunks, then snapshots.
 
-Nothing of it is visible before the switch, with one exception: snapshots and logs of `alpha` keep
+None of them is visible before the switch, with one exception: snapshots and logs of `alpha` keep
 their ids and so their keys, and are replaced in place. This package reads either form, so its
 readers of the old repository see no difference. Their manifests are new files, stored before.
 

@@ -1,4 +1,4 @@
-"""Transfer changes of the old references after the migration had read them.
+"""Transfer changes to the old references made after the migration had read them.
 
 A writer that opened the repository before the switch does not notice it, and commits to the old
 references. While these exist, its work can be found and repeated in the new repository.

@@ -1,4 +1,4 @@
-"""Branches, tags and tombstones of a repository as one value, and how two of them differ.
+"""Branches, tags and tombstones of a repository as one value, and how two such values differ.
 
 A migration stores the state of the references it was made from, in a record beside the new
 repository: later commits to the old one can be found and transferred, or at least are never deleted

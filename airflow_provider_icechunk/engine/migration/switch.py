@@ -1,8 +1,8 @@
 """The one write that makes the newer generation the repository, and the `repo` object it writes.
 
 It creates the `repo` object (generation `2`) or `refs/branch.main/ref.json` (generation `1`, after
-all other branches, tags and tombstones). Before it nothing finds the newer generation; after it
-everything does.
+all other branches, tags and tombstones). Before that write nothing finds the newer generation;
+after it everything does.
 
 The operations log is reconstructed: commits at their times, branches and tags a moment after their
 snapshots. No entry has a backup, and the migration is the newest.
@@ -137,7 +137,7 @@ def prepare(plan: MigrationPlan, source: MigrationSource, target: Refs) -> None:
 
 
 def switch(plan: MigrationPlan, source: MigrationSource, target: Refs, world: World) -> bool:
-    """Make the newer generation the repository. False: somebody else has."""
+    """Make the newer generation the repository. False: somebody else did."""
     references = plan.references()
     if not isinstance(target, V2Refs):
         return target.create_branch(MAIN, references.branches[MAIN]) is Creation.CREATED

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.format.codec import Layout
 
 CopyProgress = Callable[[int, int], None]
-"""Called with how many objects were copied so far, and their bytes."""
+"""Called with how many objects have been copied so far, and their bytes."""
 
 _OVERWRITTEN = "overwritten/"
 """Earlier states of the `repo` object, which its log of operations refers to."""
@@ -58,7 +58,7 @@ class CopyResult:
     references: int
     """References and configurations that were written or moved."""
     left: tuple[str, ...]
-    """References that only the copy has: deleted in the source since. A copy deletes nothing."""
+    """References that only the copy has: since deleted in the source. A copy deletes nothing."""
     branches: dict[str, str]
     """Heads of the branches of the copy."""
 
@@ -144,7 +144,7 @@ def _mutable_objects(storage: Storage) -> dict[str, Fetched]:
 
 
 def _refuse_foreign_commits(source: Storage, target: Storage, origin: Core) -> None:
-    """Refuse a target whose branches have snapshots that the source has not."""
+    """Refuse a target whose branches have snapshots that the source does not have."""
     copy = find_core(target)
     if copy is None:
         return

@@ -1,4 +1,4 @@
-"""A session between tasks, and where its repository is, as JSON without secrets."""
+"""A session as passed between tasks, and where its repository is, as JSON without secrets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parse_session(value: dict[str, Any] | str) -> SessionDescription:
 
 
 def other_release(value: dict[str, Any] | str) -> str:
-    """That another release wrote a session, or a job with one, which explains unknown fields."""
+    """Says that another release wrote a session, or a job with one, to explain unknown fields."""
     try:
         found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

@@ -29,7 +29,7 @@ from airflow_provider_icechunk.engine.workers.work_unit import WorkUnit
 from airflow_provider_icechunk.exceptions import FormatError, IcechunkError, InvalidInputError
 
 REUSABLE_FOR = timedelta(hours=18)
-"""How long the work of an earlier attempt may be used: less than the least age for collection."""
+"""How long the work of an earlier attempt may be used: less than the minimum age for collection."""
 _LOOK_BACK = 100
 """Commits that are searched for the job if its record is gone."""
 
@@ -49,7 +49,7 @@ class BegunJob:
 def begin_job(
     repository: Repository, *, job: str, branch: str, prepare: Prepare | None = None
 ) -> BegunJob:
-    """Begin a job, or take it up again where an attempt left it."""
+    """Begin a job, or resume it where an attempt left it."""
     if not job:
         raise InvalidInputError("a job needs an id that is the same for every attempt")
     known = _recorded(repository, job)

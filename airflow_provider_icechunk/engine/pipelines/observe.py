@@ -40,7 +40,7 @@ _SHOWN_LABELS = 10
 _REPORTED = ("snapshot_id", "dim", "wanted", "present")
 _LONGEST_WALK = 10_000
 _MOST_COMMITS = 100
-"""As many are reported at a time."""
+"""At most this many are reported at a time."""
 _LONGEST_TEXT = 2_000
 _LARGEST_METADATA = 16_384
 _LARGEST_DOCUMENT = 1 << 24
@@ -66,7 +66,7 @@ class CommitEvent(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class CommitFilter:
-    """Which commits matter; all that are given must hold."""
+    """Which commits matter; all given conditions must hold."""
 
     path: str | None = None
     """Something at or below this path was created, changed or deleted."""
@@ -111,7 +111,7 @@ def poll_branch(
 ) -> NewCommits:
     """New commits on a branch after `since`, oldest first and at most 100 of them.
 
-    Without `since` the whole history is new, but for its first, empty snapshot. If `since` is no
+    Without `since` the whole history is new, except for its first, empty snapshot. If `since` is no
     longer in the history, only the newest commit is reported, as a reset.
     """
     if since is not None:
@@ -140,7 +140,7 @@ def poll_branch(
 
 
 def poll_tag(repository: Repository, tag: str) -> dict[str, Any] | None:
-    """Which snapshot a tag names; `None` as long as there is no such tag."""
+    """Which snapshot a tag names; `None` while there is no such tag."""
     try:
         return {"tag": tag, "snapshot_id": repository.lookup_tag(tag)}
     except NotFoundError as error:
@@ -158,7 +158,7 @@ def poll_node(
     attributes: Mapping[str, Any] | None = None,
     minimum_shape: Sequence[int] | None = None,
 ) -> dict[str, Any] | None:
-    """A group or array at the head of a branch, once it is as requested; `None` before."""
+    """A group or array at the head of a branch, once it is as requested; `None` until then."""
     from airflow_provider_icechunk.engine.format.wire.json import parse
 
     if kind not in (None, "array", "group"):

@@ -1,4 +1,4 @@
-"""Write, audit, publish: bring a branch to another, and tag what was published.
+"""Write, audit, publish: bring the work of a branch to another, and tag what was published.
 
 A retry finds what the previous attempt did: each function returns the current state, and whether
 it changed anything.
@@ -58,9 +58,9 @@ def publish(
     `source_snapshot_id`.
 
     :param audited: the snapshot of `source` that is published; by default its head.
-    :param checks: the report of the checks of that snapshot. One that failed is refused. To be kept
-        with what readers get it needs a commit: the changes become one also where the target stood
-        still, because the metadata of a snapshot never changes.
+    :param checks: the report of the checks of that snapshot. A failed one is refused. To reach
+        readers along with the data it needs a commit: the changes become one even where the target
+        stood still, because the metadata of a snapshot never changes.
     """
     attempt = options.attempt
     published = _pinned(repository, source, audited)
@@ -197,7 +197,7 @@ def reset_branch(
 
 
 def delete_branch(repository: Repository, branch: str, *, missing_ok: bool) -> dict[str, Any]:
-    """Delete a branch; with `missing_ok` one that is not there counts as deleted."""
+    """Delete a branch; with `missing_ok` a missing one counts as deleted."""
     try:
         was = repository.lookup_branch(branch)
         repository.delete_branch(branch)
@@ -239,7 +239,7 @@ def create_tag(
 
 
 def delete_tag(repository: Repository, tag: str, *, missing_ok: bool) -> dict[str, Any]:
-    """Delete a tag; with `missing_ok` one that is not there counts as deleted."""
+    """Delete a tag; with `missing_ok` a missing one counts as deleted."""
     try:
         was = repository.lookup_tag(tag)
         repository.delete_tag(tag)

@@ -1,6 +1,6 @@
-"""Which version a task reads: an event's, a branch's, a tag's, one by its id or one of a time.
+"""Which version a task reads: that of an event, a branch, a tag, an id or a time.
 
-Pure, and imports the standard library only: operators name these values when a Dag is parsed.
+Pure, and imports only the standard library: operators name these values when a Dag is parsed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TriggeringEvent:
 def parse_version(value: object, *, branch: str) -> VersionToRead:
     """The version that `read=` names.
 
-    :param branch: the branch of the task: its head is read where nothing else is said.
+    :param branch: the branch of the task: its head is read unless another version is named.
     """
     if value is True:
         return VersionToRead(branch=branch, event=True, or_head=True)
@@ -126,7 +126,7 @@ def snapshot_of_events(events: Iterable[TriggeringEvent], repository: str) -> st
 def pinned(
     version: VersionToRead, events: Iterable[TriggeringEvent], repository: str
 ) -> VersionToRead:
-    """The version with the snapshot of the event in it, if it is to be the event's."""
+    """The version, with the event's snapshot filled in if that is the one to read."""
     if not version.event:
         return version
     found = snapshot_of_events(events, version.repository or repository)

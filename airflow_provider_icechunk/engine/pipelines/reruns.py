@@ -46,11 +46,11 @@ class Attempt:
     """One attempt of one task instance."""
 
     identity: str
-    """Dag, run, task and map index: the same for every attempt and for every run again."""
+    """Dag, run, task and map index: the same for every attempt and every rerun."""
     run: int
-    """The same for an attempt and its retries, another after the task was cleared."""
+    """The same for an attempt and its retries, but another once the task was cleared."""
     number: int
-    """Counts all attempts that there ever were."""
+    """Counts all attempts ever made."""
     is_rerun: bool
     """Whether the task was cleared at some time."""
     is_first: bool

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_icechunk.engine.sessions.session import Session
 
 REVERTS_KEY = "reverts"
-"""Snapshot metadata of a commit that takes another one back: the id of that one."""
+"""Snapshot metadata of a commit that reverts another one: the id of that one."""
 
 _SHOWN = 5
 
@@ -65,7 +65,7 @@ def revert(
 def revert_once(
     repository: Repository, snapshot_id: str, options: CommitOptions, *, branch: str
 ) -> Outcome:
-    """`revert` by a task, once, however often it runs."""
+    """`revert` for a task: once, however often the task runs."""
     identity = repository.read_snapshot_id(snapshot_id)
     for info in repository.ancestry(branch=branch):
         if info.metadata.get(REVERTS_KEY) == identity and not options.attempt.made(info.metadata):

@@ -1,7 +1,7 @@
 """Versions as people type them, the branches and tags, and the snapshots that they reach.
 
-A version is a branch, a tag or a snapshot id, of which the beginning is enough. `branch:x`, `tag:x`
-and `snapshot:x` resolve ambiguous names; `main~2` is the second ancestor.
+A version is a branch, a tag or a snapshot id, which may be shortened to its beginning. `branch:x`,
+`tag:x` and `snapshot:x` resolve ambiguous names; `main~2` is the second ancestor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BACK = re.compile(r"(?P<name>.+?)~(?P<steps>[0-9]{0,9})")
 _BEGINNING = re.compile(r"[0-9A-Za-z]{4,19}")
-"""Shorter ones would be a guess, and a whole id has 20 characters."""
+"""Anything shorter would be a guess; a whole id has 20 characters."""
 _READ_AS = str.maketrans("OIL", "011")
 _KINDS = ("branch", "tag", "snapshot")
 

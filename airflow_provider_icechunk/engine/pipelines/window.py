@@ -3,7 +3,7 @@
 All arrays of the group that have the dimension are cut together. Where the cut falls between two
 chunks (with shards, between two shards), references move and no chunk is read; otherwise the cells
 of every remaining chunk shift, and it is rewritten. The cut is never rebased over a concurrent
-commit, because that counts its positions from the old front: the cut is made again on top.
+commit, which counts its positions from the old front: the cut is made again on top.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class ArrayCut:
     path: str
     axis: int
     count: int
-    """Places that go."""
+    """Positions that go."""
     shape: tuple[int, ...]
     """Of what is left."""
     dropped: int
-    """Chunks that are not referred to any more."""
+    """Chunks that are no longer referred to."""
     moved: int
     """Chunks whose references move, and whose bytes stay where they are."""
     rewritten: int
@@ -152,7 +152,7 @@ def drop_labels_once(
     branch: str,
     dry_run: bool = False,
 ) -> Outcome:
-    """`drop_labels` by a task, once, however often it runs."""
+    """`drop_labels` for a task: once, however often the task runs."""
     if dry_run:
         session = repository.readonly_session(branch)
         plan = plan_drop(session, dataset, wanted)

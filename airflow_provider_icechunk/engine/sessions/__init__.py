@@ -1,1 +1,1 @@
-"""The session classes, each defined once, of the parts that the rooms below provide."""
+"""The session classes, each defined once, built from the parts that the rooms below provide."""

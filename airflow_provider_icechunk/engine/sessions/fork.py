@@ -27,7 +27,7 @@ from .session import Origin, Session
 class ForkSession(Session):
     """Writes for the session that made the work unit.
 
-    It can be pickled, there and back; static credentials refuse to travel with it.
+    It can be pickled in both directions; static credentials refuse to travel with it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ForkSession(Session):
             return ForkSession(self._core, self._core.objects.snapshot(work.staged), work)
 
     def hand_over(self) -> ChangeSet:
-        """What this session changed, its chunks stored durably first."""
+        """What this session changed, after storing its chunks durably."""
         with self.tree.lock:
             self.tree.writer.flush()
             self._core.storage.settle()
@@ -66,9 +66,10 @@ class ForkSession(Session):
         return ForkResult(self.work.staged, self.hand_over(), self.tree.held)
 
     def fragment(self, worker: str) -> Fragment:
-        """What this session wrote, stored durably first; `worker` names the writer in errors.
+        """What this session wrote, after storing it durably; `worker` names the writer in errors.
 
-        Only chunks can be handed back: the session that hands out creates arrays and groups.
+        Only chunks can be handed back: the session that hands out the work creates arrays and
+        groups.
         """
         with self.tree.lock:
             changes = self.tree.changes
@@ -124,7 +125,7 @@ def _fork(origin: Origin, work: Mapping[str, Any], changes: bytes) -> ForkSessio
     """A fork that came from another process."""
     told = both_releases(work.get(RELEASE))
     if told:
-        # What travels with it are functions by name, which the other release may have changed.
+        # It carries functions by name, which the other release may have changed.
         raise ForkError(f"this fork came from another process{told}")
     core = origin.open()
     unit = read_work(core, work)

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def preloaded(core: Core, snapshot: Snapshot) -> Snapshot:
-    """The snapshot, after those of its manifests were loaded that the configuration names."""
+    """The snapshot, after loading those of its manifests that the configuration names."""
     manifest = core.config.manifest
     if manifest is None or manifest.preload is None:
         return snapshot
@@ -30,7 +30,7 @@ def preloaded(core: Core, snapshot: Snapshot) -> Snapshot:
     try:
         wanted = worth_loading(snapshot, settings.preload_if, most=settings.preload_max_total_refs)
     except UnsupportedError as error:
-        # A reader without the extra still reads, only without the head start.
+        # A reader without the extra still reads, just without the head start.
         _log.warning("No manifest was preloaded: %s", error.message)
         return snapshot
 
@@ -50,8 +50,8 @@ def worth_loading(
 ) -> list[ManifestId]:
     """Manifests of arrays for which the condition holds, up to `most` references. Pure.
 
-    Where a snapshot does not say how many references a manifest holds, it is taken to hold one for
-    every chunk in its extents: memory that was not allowed is never used.
+    Where a snapshot does not say how many references a manifest holds, it is assumed to hold one
+    for every chunk in its extents: memory that was not allowed is never used.
     """
     found: dict[ManifestId, None] = {}
     left = most

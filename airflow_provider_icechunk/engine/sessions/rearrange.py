@@ -25,7 +25,7 @@ from .session import Session, SessionMode
 
 
 class RearrangeSession(Session):
-    """Moves nodes of the head of a branch. Everything can be read, nothing else be written.
+    """Moves nodes of the head of a branch. Everything can be read, and nothing else written.
 
     It commits, amends and rebases as other sessions do.
     """
@@ -54,7 +54,7 @@ class RearrangeSession(Session):
         return SessionMode.readonly if self.read_only else SessionMode.rearrange
 
     def status(self) -> Diff:
-        """What was moved so far."""
+        """What has been moved so far."""
         with self.tree.lock:
             moves = self._draft.moves
         return Diff(moved_nodes=[(move.source, move.target) for move in moves])

@@ -135,7 +135,7 @@ class Session(Shown, SessionTwins):
 
     @property
     def config(self) -> RepositoryConfig:
-        """The configuration the session works with."""
+        """The configuration the session uses."""
         return self._core.config
 
     @property
@@ -155,7 +155,7 @@ class Session(Shown, SessionTwins):
             return not self._draft.is_empty
 
     def status(self) -> Diff:
-        """What the session changed so far."""
+        """What the session has changed so far."""
         with self.tree.lock:
             return diff_of_changes(self.tree.base, self.tree.changes)
 
@@ -285,15 +285,15 @@ class Session(Shown, SessionTwins):
     ) -> str:
         """Store the changes as a new snapshot and move the branch to it; returns its id.
 
-        Dying at any point leaves the branch at the old or at the new snapshot. If somebody else
+        A crash at any point leaves the branch at the old or the new snapshot. If somebody else
         moved the branch first, a `ConflictError` is raised, or with `rebase_with` the changes are
         rebased over the other commits and the commit is retried, at most `rebase_tries` times
         within `patience` seconds. After success the session is read-only.
 
         With a `token`, kept in the snapshot's metadata, an attempt that finds its own token between
-        its base and the head returns that snapshot and writes nothing. Commits of which `replaces`
-        says, by their metadata, that this one takes their place are never in conflict with it:
-        what both did is done, and where they differ this one counts.
+        its base and the head returns that snapshot and writes nothing. Commits that this one
+        replaces, as `replaces` decides from their metadata, never conflict with it: what both did
+        is done, and where they differ this one counts.
         """
         request = CommitRequest(
             message,
@@ -313,7 +313,7 @@ class Session(Shown, SessionTwins):
     ) -> str:
         """Add the changes to the newest commit of the branch; returns the id that replaces it.
 
-        Only in generation `2`, and not for the first snapshot. The session is read-only then.
+        Only in generation `2`, and not for the first snapshot. The session is read-only afterwards.
         """
         details = self._with_default(metadata)
         with self.tree.lock:
@@ -323,7 +323,7 @@ class Session(Shown, SessionTwins):
             )
 
     def flush(self, message: str, metadata: Mapping[str, Any] | None = None) -> str:
-        """Store the changes as a snapshot that no branch names; the session is read-only then.
+        """Store the changes as a snapshot that no branch names; the session is then read-only.
 
         Refused if the base snapshot was collected because its branch is gone: it shares chunks.
         """
@@ -357,9 +357,9 @@ class Session(Shown, SessionTwins):
     ) -> int:
         """Merge what workers wrote; all of it or, on an error, nothing.
 
-        Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other
-        arrays than were handed out has staged them on top; these are merged as well, from one
+        Returns the number of references. Fragments of another base or job are refused, as are
+        chunks that two workers wrote, unless `on_overlap` says who wins. A worker that needed
+        arrays that were not handed out has staged them on top; these are merged as well, from one
         worker only.
         """
         return self._coordinator.merge_fragments(fragments, on_overlap=on_overlap)
@@ -462,7 +462,7 @@ class Origin:
 
 
 def _reader(origin: Origin, snapshot_id: str) -> Session:
-    """A reader that came from another process: it may go on if its snapshot has expired."""
+    """A reader that came from another process: it may go on even if its snapshot has expired."""
     core = origin.open()
     base = core.objects.snapshot(parse_snapshot_id(core, snapshot_id))
     return Session(core, preloaded(core, base))

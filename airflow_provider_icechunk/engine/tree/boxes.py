@@ -16,7 +16,7 @@ from airflow_provider_icechunk.engine.format.chunk_refs import Extents, Index
 from airflow_provider_icechunk.engine.format.zarr_metadata import ArrayDocument
 
 Box = tuple[tuple[int, int], ...]
-"""From the first cell up to, not including, the second, for each dimension."""
+"""From the first cell up to but not including the second, for each dimension."""
 Boxes = tuple[Box, ...]
 
 MOST_BOXES = 512
@@ -50,7 +50,7 @@ def _add(kept: list[Box], box: Box) -> None:
 
 
 def _union(one: Box, other: Box) -> Box | None:
-    """Both as one box, if that holds no cell that neither of them has."""
+    """Both as one box, if that adds no cell to them."""
     if contains(one, other):
         return one
     if contains(other, one):

@@ -77,7 +77,7 @@ class ArrayEdits:
         self._columns = self.columns().overlay(refs)
 
     def drop(self, index: Coordinates) -> None:
-        """Take edits back: these chunks are as the base has them."""
+        """Take edits back: these chunks become what they are in the base."""
         self.revision = next(_edit_numbers)
         self._columns = self.columns().without(index)
 
@@ -156,7 +156,7 @@ class ChangeSet:
             del self.chunks[node.id]
 
     def delete(self, node: Node) -> None:
-        """Remove one node; its descendants are the caller's matter."""
+        """Remove one node; its descendants are up to the caller."""
         self.chunks.pop(node.id, None)
         ours = self.created.get(node.path)
         if ours is not None and ours.id == node.id:

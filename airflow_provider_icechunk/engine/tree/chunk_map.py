@@ -45,7 +45,7 @@ class ArrayMap(Shown):
     axes: tuple[str | None, str | None]
     """The dimensions of the picture: down and across."""
     shares: Mapping[str, NDArray[np.float64]]
-    """For each kind, which share of the chunks of each cell is of it."""
+    """For each kind, its share of the chunks of each cell."""
 
     def shown_name(self) -> str:
         """Its own name: the official package has none."""

@@ -1,4 +1,4 @@
-"""Where the chunks of an array are, as columns for those who read them without Zarr."""
+"""Where the chunks of an array are, as columns for readers without Zarr."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def moved(nodes: Tree, source: str, target: str) -> dict[str, Node]:
 
 
 def net_moves(before: Tree, after: Tree) -> tuple[Move, ...]:
-    """Nodes of both that have another path than before, by the segments of their new paths."""
+    """Nodes in both whose paths have changed, sorted by the segments of their new paths."""
     paths = {node.id: path for path, node in before.items()}
     return in_target_order(
         Move(node.id, not node.is_group, paths[node.id], path)

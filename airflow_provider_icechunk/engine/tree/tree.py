@@ -236,7 +236,7 @@ class WorkingTree:
         return self._stored(node, index, find)
 
     def _edited(self, node: Node, index: Index) -> Payload | Untouched | None:
-        """What the session did to a chunk; nothing is outside of the grid."""
+        """What the session did to a chunk; outside the grid there is nothing."""
         if not in_grid(node, index):
             return None
         edits = self.changes.chunks.get(node.id)
@@ -305,7 +305,7 @@ class WorkingTree:
             self.changes.edits(node).set(index, payload, self._recorded(node, [index]))
 
     def erase(self, path: str, places: Sequence[Index]) -> None:
-        """Erase chunks, as if they were never written; positions without a chunk are skipped."""
+        """Erase chunks as if they had never been written; positions without one are skipped."""
         with self.lock:
             self.check_writable()
             node = node_at(self.base, self.changes, path)
@@ -358,7 +358,7 @@ class WorkingTree:
         self.core.reader.read_into(wanted, self.writer, space)
 
     def check_writable(self) -> None:
-        """Refuse if this tree only reads."""
+        """Refuse if this tree is read-only."""
         if self.read_only:
             raise ReadOnlyError(
                 "this session is read-only; open one with `writable_session` (a session that has "

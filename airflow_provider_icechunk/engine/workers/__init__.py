@@ -1,5 +1,5 @@
-"""Hand work out to other processes and take it back.
+"""Hand work out to other processes and take the results back.
 
-What goes out is JSON without credentials, what comes back are columns of references; neither is
-ever pickled. Workers write chunks and cannot commit.
+What goes out is JSON without credentials; what comes back is columns of references. Neither is ever
+pickled. Workers write chunks and cannot commit.
 """

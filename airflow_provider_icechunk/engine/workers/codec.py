@@ -61,7 +61,7 @@ class Fragment:
     boxes: Mapping[NodeId, Boxes] = field(default_factory=dict)
     """The cells that the worker may have written, for arrays with a record."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels of growing dimensions that the worker wrote, as far as it said so."""
+    """Labels of growing dimensions that the worker wrote, as far as it declared them."""
 
     @property
     def has_files(self) -> bool:

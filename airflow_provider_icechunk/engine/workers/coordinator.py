@@ -28,9 +28,9 @@ from .merge import Handed, OnOverlap, boxes_of, merge_changes, merge_fragments, 
 from .work_unit import WorkUnit, counted_since
 
 _STAGED_ON = "staged_on"
-"""Metadata of a staged snapshot: the earlier one with whose changes it began."""
+"""Metadata of a staged snapshot: the earlier one whose changes it started with."""
 _MOST_STEPS = 100
-"""In which a worker may stage changes, one on top of the other."""
+"""A worker may stage changes this many times, one on top of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ForkResult:
 
 
 class Coordinator:
-    """The part of a session that hands out work and takes it back."""
+    """The part of a session that hands out work and takes the results back."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
@@ -58,7 +58,7 @@ class Coordinator:
         return self.tree.core
 
     def begin(self, work: WorkUnit, staged: Snapshot) -> None:
-        """Be a worker: `staged` is where its own workers, and its siblings, begin."""
+        """Act as a worker: `staged` is where its own workers, and its siblings, begin."""
         self.work = work
         self.tree.held.join(work.tenancy)
         self._handed[staged.id] = Handed(staged.id, staged, ChangeSet())
@@ -83,7 +83,7 @@ class Coordinator:
             return self.work
 
     def fork(self, branch: str) -> WorkUnit:
-        """What a fork of this session needs, which brings its changes back as they are."""
+        """What a fork of this session needs; it brings its changes back as they are."""
         work = self.hand_out(branch, "fork")
         self.work = self.work or work
         return work
@@ -93,9 +93,9 @@ class Coordinator:
     ) -> int:
         """Merge what workers wrote; all of it or, on an error, nothing.
 
-        Returns the number of references. Refused are fragments of another base or job, and chunks
-        that two workers wrote, unless `on_overlap` says who wins. A worker that needed other
-        arrays than were handed out has staged them on top; these are merged as well, from one
+        Returns the number of references. Fragments of another base or job are refused, as are
+        chunks that two workers wrote, unless `on_overlap` says who wins. A worker that needed
+        arrays that were not handed out has staged them on top; these are merged as well, from one
         worker only.
         """
         with self.tree.lock:
@@ -142,7 +142,7 @@ class Coordinator:
         return replace(work, staged=found[0]) if found else None
 
     def _begins_with(self, base: SnapshotId, ours: SnapshotId) -> bool:
-        """Whether a snapshot was staged on top of ours, by a worker in some steps."""
+        """Whether a worker staged a snapshot on top of ours, in one step or several."""
         for _ in range(_MOST_STEPS):
             try:
                 earlier = self._core.objects.snapshot(base).metadata.get(_STAGED_ON)
@@ -264,7 +264,7 @@ class Coordinator:
 
 
 def read_work(core: Core, work: WorkUnit | Mapping[str, Any] | str) -> WorkUnit:
-    """A work unit from whatever it travelled as; refuses one for another generation."""
+    """A work unit from whatever form it travelled in; refuses one for another generation."""
     unit = work if isinstance(work, WorkUnit) else WorkUnit.from_json(work)
     if unit.generation != core.generation.value:
         raise InvalidInputError(

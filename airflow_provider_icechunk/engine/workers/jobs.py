@@ -28,12 +28,12 @@ _LARGEST_RESULT = 1 << 20
 
 
 def job_key(job: str) -> str:
-    """The folder of a job, whatever its name holds."""
+    """The folder of a job, whatever its name contains."""
     return f"{ROOT}/{hashlib.sha256(job.encode()).hexdigest()[:40]}"
 
 
 def is_writer_name(name: str) -> bool:
-    """Whether something can be stored under this name of a writer."""
+    """Whether something can be stored for a writer of this name."""
     return _WRITER.fullmatch(name) is not None
 
 

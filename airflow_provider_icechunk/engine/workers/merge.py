@@ -4,7 +4,7 @@ Pure. Forks and fragments are based on a *staged* snapshot: the base of the coor
 with its changes so far. Later changes by the coordinator, and earlier merges, count as ours. If two
 forks wrote a chunk, the later merge wins, as in the official library; with two fragments it is an
 error unless the caller says otherwise. Everything else that both sides changed differently is
-refused, because one of them would be lost in silence.
+refused, because one of them would be silently lost.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _cells(node: Node) -> int:
 
 
 def _touched(ours: ChangeSet, before: ChangeSet) -> frozenset[NodeId]:
-    """Arrays whose chunks we edited since."""
+    """Arrays whose chunks we have edited since."""
     known = {node_id: edits.revision for node_id, edits in before.chunks.items()}
     return frozenset(n for n, edits in ours.chunks.items() if known.get(n) != edits.revision)
 
@@ -114,7 +114,7 @@ class _ChangeMerge:
             self.merged.update(_on_manifests_of(current, node))
 
     def create(self, theirs: ChangeSet) -> dict[NodeId, NodeId]:
-        """Add their nodes; which of them are the same as one of ours, by id."""
+        """Add their nodes; returns those that are the same as one of ours, by id."""
         same: dict[NodeId, NodeId] = {}
         before = self._before()
         for path, node in sorted(theirs.created.items()):

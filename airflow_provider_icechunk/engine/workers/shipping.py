@@ -92,7 +92,7 @@ def _needs(name: str) -> list[Distribution]:
             try:
                 found[key] = distribution(other)
             except PackageNotFoundError:
-                # For another Python or system, which the condition would say.
+                # For another Python or system, as its condition would show.
                 continue
             waiting.append(other)
     return [found[key] for key in sorted(found)]

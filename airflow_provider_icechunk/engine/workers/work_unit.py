@@ -28,7 +28,7 @@ WORK_UNIT_VERSION = 1
 
 _SINCE = "since"
 _PERHAPS = {_SINCE, RELEASE}
-"""Fields that work units of earlier releases have not."""
+"""Fields that work units of earlier releases lack."""
 _FIELDS = {"version", "repository", "generation", "branch", "base", "staged", "job"}
 
 
@@ -37,7 +37,7 @@ class WorkUnit:
     """The input of a worker. Holds no credentials: a worker uses its own."""
 
     repository: str
-    """Where the repository is, for people and for checks; not an instruction where to connect."""
+    """Where the repository is, for people and for checks; not an instruction to connect there."""
     generation: str
     branch: str
     base: SnapshotId
@@ -47,11 +47,11 @@ class WorkUnit:
     job: str
     since: int | None = None
     """Store time in microseconds before which nothing was stored for this work. Earlier releases do
-    not say it."""
+    not state it."""
 
     @property
     def tenancy(self) -> Tenancy:
-        """The lease that all who do this work share."""
+        """The lease shared by all who do this work."""
         base, staged = encode_base32(self.base), encode_base32(self.staged)
         return Tenancy.of_work(self.job, base, staged, since=self.since)
 

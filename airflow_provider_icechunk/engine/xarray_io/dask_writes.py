@@ -19,7 +19,7 @@ _AT_ONCE = 16
 
 
 def dask() -> Any:
-    """The module with its arrays; an error that says so where it is not installed."""
+    """The module with its arrays; an error that says so if it is not installed."""
     try:
         return import_module("dask.array")
     except ImportError as error:
@@ -76,7 +76,7 @@ def session_merge_reduction(arrays: Any, *, split_every: int | None, **options: 
 
 
 def merge_sessions(*sessions: Any) -> Any:
-    """One fork with the changes of all of them; lists of forks are taken apart.
+    """One fork with the changes of all of them; lists of forks are flattened.
 
     To merge all forks of a session, use `Session.merge`.
     """
@@ -101,7 +101,7 @@ def extract_session(zarray: Any, axis: Any = None, keepdims: Any = None) -> Any:
 
 
 def is_computed_elsewhere(obj: Any, options: Mapping[str, Any]) -> bool:
-    """Whether other processes would compute a part of a dataset in the current Dask set-up."""
+    """Whether other processes would compute a part of a dataset with Dask's current set-up."""
     variables = obj.variables if hasattr(obj, "data_vars") else {**obj.coords, None: obj}
     if not any(hasattr(getattr(one, "data", None), "dask") for one in variables.values()):
         return False

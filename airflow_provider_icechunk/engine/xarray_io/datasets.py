@@ -1,6 +1,6 @@
 """Xarray over sessions: open a snapshot as a `Dataset`, and write a `Dataset` into a session.
 
-Xarray is an extra. It is imported by the functions that need it, which say so where it is missing.
+Xarray is an extra. It is imported by the functions that need it, which say so if it is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RANGE = re.compile(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?")
 
 
 def xarray() -> Any:
-    """The module; an error that names the extra where it is not installed."""
+    """The module; an error that names the extra if it is not installed."""
     try:
         import xarray as module
     except ImportError as error:
@@ -89,7 +89,7 @@ def to_icechunk(
     :param split_every: how many results of such workers a task merges.
     :param mode: as in `to_zarr`: `w-` creates, `w` replaces the group, `a` replaces the variables
         that are given, `r+` changes values only. By default `r+` with `region`, `a` with
-        `append_dim`, and else `w-`.
+        `append_dim`, and otherwise `w-`.
     """
     xarray()
     if not is_dataset(obj):

@@ -62,7 +62,7 @@ def check_reader(kind: FileFormat) -> None:
             import h5netcdf  # noqa: F401 - to know whether Xarray will find it
         elif kind == "grib":
             import_module("cfgrib")
-    except (ImportError, RuntimeError) as error:  # ecCodes may be there in part
+    except (ImportError, RuntimeError) as error:  # ecCodes may be partly installed
         module, remedy = _NEEDS[kind]
         raise UnsupportedError(
             f"{kind} files need {module}, which cannot be imported here ({error}): {remedy}"

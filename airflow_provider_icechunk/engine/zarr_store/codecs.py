@@ -2,7 +2,7 @@
 
 Zarr's own pipeline awaits each codec for each chunk, with a thread for each compression. For small
 chunks that costs more than the work itself. Its codecs say (`SupportsSyncCodec`) when they can be
-called without an event loop; chains in which all of them can are served here, byte for byte alike.
+called without an event loop; chains in which all of them can are run here, with the same bytes.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class ChunkCodecs:
 
 
 def _in_c_order(chunk: NDBuffer) -> NDBuffer:
-    """The same cells, where codecs take them as they lie in memory: those of strings do."""
+    """The same cells in C order, for codecs that read memory as it lies, as those of strings do."""
     if chunk.dtype.kind not in "OT":
         return chunk
     return type(chunk).from_numpy_array(np.asarray(chunk.as_numpy_array(), order="C"))
 
 
 def _is_alike(codec: Codec) -> bool:
-    """Whether calling does as awaiting: no class changes what is awaited alone."""
+    """Whether calling does the same as awaiting: no class overrides only what is awaited."""
     classes = type(codec).__mro__
 
     def definer(name: str) -> int:
@@ -119,7 +119,7 @@ def _is_alike(codec: Codec) -> bool:
 
 
 def holds_only(chunk: NDBuffer, fill: object) -> bool:
-    """Whether every cell is the fill value; most chunks show in their first cells that not."""
+    """Whether every cell is the fill value; for most chunks the first cells already rule it out."""
     for rows in (1, 256):
         corner = (slice(1),) * (len(chunk.shape) - 1) + (slice(rows),)
         if chunk.shape and not chunk[corner].all_equal(fill):
@@ -154,7 +154,7 @@ def put_whole_chunks(
 def bytes_of(value: Buffer) -> memoryview:
     """The contents of a buffer, without a copy."""
     if not isinstance(value, Buffer):
-        # As Zarr's own stores say it.
+        # Worded as in Zarr's own stores.
         raise TypeError(
             "IcechunkStore.set(): `value` must be a Buffer instance. "
             f"Got an instance of {type(value)} instead."

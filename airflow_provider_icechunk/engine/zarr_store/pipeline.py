@@ -4,8 +4,8 @@ What Zarr awaits chunk by chunk is done here for all chunks of a selection toget
 references are looked up at once, neighbours are read with one request, and codecs run in the
 thread that has the bytes. Large chunks are read and decoded, encoded and stored several at once.
 
-Zarr has one pipeline for all stores of a process. This one does as Zarr's own wherever the store is
-another one, a codec needs an event loop, or a chunk is changed in part.
+Zarr has one pipeline for all stores of a process. This one behaves like Zarr's own wherever the
+store is another one, a codec needs an event loop, or a chunk is changed in part.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _LARGE = 1 << 20
 _WINDOW = 1 << 20
 """Up to this many bytes of small chunks are read together, and the next ones are read ahead."""
 _UNDER_WAY = 32 << 20
-"""Bytes of large chunks that are dealt with at once."""
+"""Bytes of large chunks that are processed at once."""
 _USUAL = 10
 """Zarr's `async.concurrency`, if it was changed."""
 _FEW, _LITTLE = 16, 1 << 20
-"""So few chunks and bytes are dealt with before a thread has woken up."""
+"""Few enough chunks and bytes to be processed before a thread has woken up."""
 _KNOWN = ("3.1.", "3.2.", "3.3.", "3.4.")
 _DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
@@ -58,7 +58,7 @@ _Given = tuple[Any, ArraySpec, SelectorTuple, SelectorTuple, bool]
 
 
 def use_short_ways() -> None:
-    """Make the pipeline below Zarr's, unless a non-default one was chosen.
+    """Make Zarr use the pipeline below, unless a non-default one was chosen.
 
     Only for releases whose pipeline it is known to replace.
     """
@@ -82,7 +82,7 @@ class TreeStore(Store):
 
 
 class IcechunkCodecPipeline(BatchedCodecPipeline):
-    """Zarr's pipeline, with a short way to the chunks of a `TreeStore`."""
+    """Zarr's pipeline, with a shortcut to the chunks of a `TreeStore`."""
 
     @cached_property
     def _codecs(self) -> ChunkCodecs | None:
@@ -94,7 +94,7 @@ class IcechunkCodecPipeline(BatchedCodecPipeline):
         out: NDBuffer,
         drop_axes: tuple[int, ...] = (),
     ) -> Any:
-        """Fill `out` with the selected cells of chunks; says which were there, as of Zarr 3.2."""
+        """Fill `out` with the selected cells of chunks; returns which exist, as of Zarr 3.2."""
         given = list(batch_info)
         found = _Selection.of(given, self._codecs)
         if found is None or not _is_plain(out):
@@ -186,7 +186,7 @@ class _Reading:
     drop_axes: tuple[int, ...]
 
     def from_memory(self) -> bool:
-        """Read everything at once if it is little and in memory."""
+        """Read everything at once if there is little and it is in memory."""
         chunks, tree = self.selection.chunks, self.selection.store.tree
         if len(chunks) > _FEW or sum(chunk.size for chunk in chunks) > _LITTLE:
             return False
@@ -202,7 +202,7 @@ class _Reading:
         return True
 
     def run(self) -> list[bool]:
-        """Read everything; says of each chunk whether it is stored."""
+        """Read everything; returns for each chunk whether it is stored."""
         chunks = self.selection.chunks
         tree = self.selection.store.tree
         payloads = tree.chunks(self.selection.path, [chunk.index for chunk in chunks])
@@ -234,7 +234,7 @@ class _Reading:
             self.selection.store.tree.read_into(wanted, space)
 
     def _space(self, chunk: _Chunk, wanted: Wanted) -> memoryview | None:
-        """Where the stored bytes of a chunk can stay as they are: in the values themselves."""
+        """Where the stored bytes of a chunk can go unchanged: into the values themselves."""
         dtype = chunk.spec.dtype.to_native_dtype()
         if not chunk.spec.shape or not self.selection.codecs.are_plain(dtype):
             return None
@@ -271,7 +271,7 @@ class _Writing:
     drop_axes: tuple[int, ...]
 
     def is_quick(self) -> bool:
-        """Whether it is little, and stays in memory."""
+        """Whether there is little, and it stays in memory."""
         sizes = [chunk.size for chunk in self.selection.chunks]
         if len(sizes) > _FEW or sum(sizes) > _LITTLE:
             return False
@@ -293,7 +293,7 @@ class _Writing:
             tree.erase(path, empty)
 
     def _cells(self, chunk: _Chunk) -> NDBuffer:
-        """All cells of a chunk: a view of the values where these are as the chunk's."""
+        """All cells of a chunk: a view of the values where these match the chunk's."""
         spec = chunk.spec
         if not self.drop_axes and self.value.dtype == spec.dtype.to_native_dtype():
             cells = self.value[chunk.outside] if self.value.shape else self.value
@@ -305,7 +305,8 @@ class _Writing:
         """A new chunk with the values, and the fill value where they have none.
 
         Not by Zarr's own function: where the shapes agree it leaves values in the type they have,
-        so that the bytes of other records are stored, and some releases take dropped axes for kept.
+        so that the bytes of other records are stored, and some releases mistake dropped axes for
+        kept ones.
         """
         spec, value = chunk.spec, self.value
         cells = spec.prototype.nd_buffer.create(
@@ -324,12 +325,12 @@ class _Writing:
 
 
 def _has_all_axes(chunk: _Chunk) -> bool:
-    """Whether no axis was indexed away: then values of the chunk's shape have others instead."""
+    """Whether no axis was indexed away; if one was, values of the chunk's shape have other axes."""
     return isinstance(chunk.outside, tuple) and len(chunk.outside) == chunk.spec.ndim
 
 
 def _is_plain(values: NDBuffer) -> bool:
-    """Whether parts of an array are parts of its memory; masked arrays and others have a say."""
+    """Whether parts of an array are parts of its memory; not so in masked arrays and others."""
     return type(values.as_ndarray_like()) in {np.ndarray, np.memmap}
 
 
@@ -339,7 +340,7 @@ def _are_slices(selector: SelectorTuple) -> bool:
 
 
 def _at_once(chunks: Iterable[_Chunk]) -> int:
-    """How many large chunks are dealt with at once; Zarr's `None` is no limit."""
+    """How many large chunks are processed at once; Zarr's `None` means no limit."""
     limit: int | None = zarr.config.get("async.concurrency")
     if limit not in {None, _USUAL}:
         return limit

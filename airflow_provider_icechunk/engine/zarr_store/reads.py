@@ -73,7 +73,7 @@ class Batcher(Generic[Request, Answer]):
     async def _answer(self, batch: list[tuple[Request, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await asyncio.to_thread(self._answer_all, [request for request, _ in batch])
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        except Exception as error:  # noqa: BLE001 - handed to the caller
             if len(batch) == 1:
                 _fail(batch[0][1], error)
             else:
@@ -90,7 +90,7 @@ class Batcher(Generic[Request, Answer]):
 async def _answer_later(later: Later[Answer], future: asyncio.Future[Answer]) -> None:
     try:
         answer = await asyncio.wrap_future(submit(later.find))
-    except Exception as error:  # noqa: BLE001 - handed to whoever asked
+    except Exception as error:  # noqa: BLE001 - handed to the caller
         _fail(future, error)
     else:
         if not future.done():

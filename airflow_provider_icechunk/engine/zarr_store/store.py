@@ -463,7 +463,7 @@ class IcechunkStore(Shown, TreeStore, IcechunkStoreTwins):
     ) -> Coordinates | None:
         """Virtual references of a whole grid of chunks, in row-major order, as columns.
 
-        An empty location leaves its chunk out. Returns as `set_virtual_refs` does.
+        An empty location leaves its chunk out. Returns what `set_virtual_refs` does.
         """
         array = self._tree.array(f"/{array_path.strip('/')}")
         if not array_document(array).shape and set(chunk_grid_shape) <= {1}:
@@ -580,7 +580,7 @@ def names_in(tree: WorkingTree, prefix: str) -> list[str]:
         return []
     node = tree.node(path)
     if node is not None and not node.is_group:
-        # As officially with or without chunks: to know, manifests would have to be read.
+        # As officially, with or without chunks: finding out would mean reading manifests.
         return [METADATA_FILE, CHUNK_PREFIX]
     below = _children(tree, path)
     if node is not None:
