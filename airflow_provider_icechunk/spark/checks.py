@@ -28,7 +28,7 @@ from .runtime import cores, on_executors
 _SCHEMA = "task long, answer string"
 _ARROW = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 _MOST_BLOCKS = 10_000
-"""Blocks of a task at most: their results are returned as a single text."""
+"""The most blocks of one task, whose results are returned as a single text."""
 
 
 def run_checks(

@@ -183,7 +183,7 @@ def write_dataframe(
     :param values: columns of values, and the array each belongs to; the arrays share their shape
         and their chunks.
     :param dimensions: for each dimension the column with the position, or an `Axis`.
-    :param missing: refuse chunks that lack cells, fill these cells, or keep what they contain.
+    :param missing: refuse chunks that lack cells, use the fill value there, or keep what is there.
     """
     writing = SparkWriteJob.open(
         frame.sparkSession, repository, job=job, branch=branch, prepare=prepare
