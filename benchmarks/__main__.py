@@ -107,7 +107,7 @@ def _measure(planned: list[Plan], options: argparse.Namespace) -> tuple[list[Mea
         interpreters[OFFICIAL_2] = str(second)
     else:
         print(f"{TITLES[OFFICIAL_2]} is skipped: {second}")
-        # The reason is said once; the tables stay narrow.
+        # The reason is stated once; the tables stay narrow.
         missing[OFFICIAL_2] = "no environment"
     measurements: list[Measurement] = []
     with ExitStack() as stack:

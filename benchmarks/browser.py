@@ -2,7 +2,7 @@
 
 Makes a repository with a long history and many arrays, serves it in a process of its own, and lets
 users click through it: each requests a view, looks at it for a while, and requests the next one.
-Prints how long answers took, by view, and how much memory the server had at most.
+Prints how long answers took, by view, and the peak memory of the server.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ serve(lambda path: LocalStorage(root / path), "here", port=0, key="k",
 
 
 def make(folder: Path, snapshots: int, arrays: int) -> None:
-    """A repository whose newest version has many arrays, and whose history is long."""
+    """A repository with many arrays in its newest version, and a long history."""
     repository = Repository.create(local_filesystem_storage(folder))
     session = repository.writable_session("main")
     zarr.create_group(session.store)
@@ -113,7 +113,7 @@ def browse(address: str, seed: int, until: float, pause: float, seen: dict[str, 
 
 
 def high_water(pid: int) -> int:
-    """Most memory that a process had so far, in bytes."""
+    """The most memory that a process has had so far, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024

@@ -68,7 +68,7 @@ def measure(
 
 
 def reset_peak() -> None:
-    """Forget how much memory the setup took; where that is impossible it stays counted."""
+    """Forget how much memory the setup took; where that is impossible, it stays counted."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -82,8 +82,8 @@ def peak_bytes() -> int:
 
 
 def _own_peak() -> int:
-    # `ru_maxrss` remembers the process that this one was started from; the kernel's own mark is
-    # of this program alone.
+    # `ru_maxrss` includes the process that started this one; the kernel's own mark covers only
+    # this program.
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -115,15 +115,15 @@ class Case:
             importlib.import_module("airflow_provider_icechunk.engine.refs.v1")
             _ = self.library.s3_storage
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.storage")
-            # What asks whether the native client may be used here comes first: in a forked process
-            # a client that was there before it counts as a parent's, and boto3 does all the work.
+            # The module that decides whether the native client may be used comes first: in a forked
+            # process a client loaded before it counts as the parent's, and boto3 does all the work.
             importlib.import_module("airflow_provider_icechunk.engine.storage.constructors")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.connection")
             importlib.import_module("airflow_provider_icechunk.engine.storage.s3.listing")
             importlib.import_module("urllib3")
             importlib.import_module("obstore.store")
         if self.is_ours and boto3 and self.endpoint is not None:
-            # Another client than the measured one, which has to be built in the timed part.
+            # A client other than the measured one, which has to be built in the timed part.
             importlib.import_module("boto3").session.Session().client(
                 "s3", region_name="us-east-1", endpoint_url=self.endpoint
             )
@@ -133,7 +133,7 @@ class Case:
         return self.library.Repository.create(self.storage(), config)
 
     def create_1(self) -> Any:
-        """A new repository of generation `1`, which all contenders know."""
+        """A new repository of generation `1`, which all contenders support."""
         chosen = {"spec_version": 1} if self.contender == OFFICIAL_2 else {}
         return self.library.Repository.create(self.storage(), **chosen)
 
@@ -160,15 +160,15 @@ class Workload:
     title: str
     """With `{size}` as a placeholder for the size."""
     sizes: tuple[int, int, int]
-    """Growing; goals are stated for the last."""
+    """In increasing order; goals are stated for the last."""
     quick: int = 1
     """Which of the sizes the quick form measures: all of them together have three minutes."""
     goals: tuple[Goal, ...]
     at_any_size: float = 1.0
-    """The most that ours may take of an official release's time, whatever the size."""
+    """The most that ours may take, as a multiple of an official release's time, at any size."""
     place: Place = "local"
     prepare: Callable[[Case], None] = nothing
-    """Runs in a process of its own before."""
+    """Runs beforehand, in a process of its own."""
     setup: Callable[[Case], Any]
     """Runs untimed in the measured process and makes the state for `run`."""
     run: Callable[[Case, Any], Any]
@@ -197,8 +197,8 @@ class Measurement:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
-    """Most resident memory during `run`, with everything that was loaded before."""
+    """The most resident memory during `run`, including everything loaded before."""
     requests: int = 0
     depth: int = 0
-    """How many of the requests waited for each other; known only of a server that is far away."""
+    """How many requests had to wait for one another; known only for a server that is far away."""
     skipped: str = ""

@@ -6,7 +6,7 @@ counts since the last one, as JSON.
 
 Requests are counted by the turns of a connection: HTTP/1.1 clients wait for an answer before they
 ask again. The depth of a request is one more than that of the deepest one that had been answered
-when it was sent, so the largest depth says how many of them waited for each other.
+when it was sent, so the largest depth says how many had to wait for one another.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Figure:
     skipped: str = ""
 
     def value(self, measure: Measure) -> float:
-        """The median that a goal speaks of."""
+        """The median that a goal refers to."""
         return self.seconds if measure == "seconds" else self.peak_bytes
 
 
@@ -111,7 +111,7 @@ def _ratio(ours: Figure | None, theirs: Figure | None, measure: Measure) -> floa
 def behind(
     workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], Figure]
 ) -> list[tuple[str, ...]]:
-    """Lines for every size at which ours takes more of an official release's time than it may."""
+    """Lines for every size at which ours takes longer than allowed, against an official release."""
     return [
         (
             workload.titled(size),
@@ -133,7 +133,7 @@ BEHIND_HEADER = ("workload", "ours / it", "measured", "allowed")
 def summary(
     workloads: Sequence[Workload], found: Mapping[tuple[str, int, str], Figure]
 ) -> list[str]:
-    """What all workloads say together."""
+    """A summary of all workloads."""
     far = [
         [_against_official(workload, max(sizes), against, found) for against in OFFICIAL]
         for workload in workloads

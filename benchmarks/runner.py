@@ -33,7 +33,7 @@ class Plan:
     sizes: tuple[int, ...]
     rounds: int
     most: int = 0
-    """How many rounds there are if all of them are brief: noise is a large part of those."""
+    """How many rounds there are if all of them are brief, because those are noisier."""
     by_the_clock: bool = False
     """Whether further rounds are made while there is time for them."""
 
@@ -88,7 +88,7 @@ class Hours:
         return cls(time.monotonic() + 60 * minutes, sum(len(one.sizes) for one in planned))
 
     def share(self) -> float:
-        """Until when the next size may be measured."""
+        """The time until which the next size may be measured."""
         now = self.clock()
         until = now + max(0.0, self.ends - now) / max(1, self.sizes)
         self.sizes -= 1
@@ -128,7 +128,7 @@ class Runner:
                         try:
                             found.append(turns.take(contender))
                         except RunError:
-                            # Not missing without a word from the page.
+                            # The page must not omit it without a word.
                             about = (planned.workload.name, contender, size)
                             tell(Measurement(*about, skipped="failed"))
                             raise
@@ -220,6 +220,6 @@ class _Turns:
 
 
 def rotated(contenders: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Another one begins in each round: what helps the second must not help the same one always."""
+    """A different one begins each round: what helps the second must not always help the same."""
     first = number % len(contenders)
     return contenders[first:] + contenders[:first]

@@ -1,6 +1,6 @@
 """How the cost of small operations grows with the repository: `python -m benchmarks.scale`.
 
-Builds an array of steps with 1000 virtual references each, by commits of a million references, and
+Builds an array of steps with 1000 virtual references each, in commits of a million references, and
 a group of many arrays. On each, processes of their own open the repository and commit one chunk, or
 read one. Prints a table, and draws it with `--picture`. Official icechunk 1.1 is measured up to
 `--official` references, since it keeps all of them in one manifest.
@@ -124,7 +124,7 @@ def read(lib: Any, path: str, name: str, where: tuple[slice, ...]) -> None:
 
 
 def child(who: str, what: str, kind: str, path: str, size: int) -> None:
-    """Do one thing in this process and print what it took."""
+    """Do one thing in this process and print its cost."""
     import resource
 
     lib = library(who)
@@ -150,7 +150,7 @@ def run(who: str, what: str, kind: str, path: Path, size: int) -> Row:
 
 
 def measure(kind: str, sizes: list[int], official: int, folder: Path) -> list[Row]:
-    """All sizes of one kind; the median of some rounds of each operation."""
+    """All sizes of one kind; the median of several rounds of each operation."""
     rows = []
     for size in sizes:
         for who in ("ours", "official")[: 2 if size <= official else 1]:

@@ -128,12 +128,12 @@ def many_tasks(spark: SparkSession, place: Path, tasks: int) -> None:
 
 
 def empty_tasks(spark: SparkSession, _: Path, tasks: int) -> None:
-    """What Spark takes by itself for tasks in Python."""
+    """What Spark itself takes for tasks in Python."""
     spark.range(0, tasks, 1, tasks).mapInArrow(lambda batches: batches, "id long").collect()
 
 
 def cost_per_task(rounds: int, work: Callable[[Path, int], None]) -> float:
-    """Seconds that each further task of a job takes."""
+    """Seconds that each additional task of a job takes."""
     few, many = (
         median(timed(lambda place, count=count: work(place, count)) for _ in range(rounds))
         for count in (2, MANY_TASKS)
@@ -143,7 +143,7 @@ def cost_per_task(rounds: int, work: Callable[[Path, int], None]) -> float:
 
 def start(master: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Tasks import the values, so that a worker makes them once.
+    # Tasks import the values, so that a worker creates them once.
     paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     spark = (

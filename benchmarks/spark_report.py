@@ -26,15 +26,15 @@ _TIMEOUT = 3600
 
 @dataclass(frozen=True, slots=True)
 class SparkFigures:
-    """Seconds of all rounds by codec and contender; with two cores and, of ours, with one."""
+    """Seconds of all rounds by codec and contender; with two cores and, for ours, with one."""
 
     size: int
     seconds: dict[str, dict[str, list[float]]]
     one_core: dict[str, dict[str, list[float]]]
     task: float
-    """Seconds that each further task costs."""
+    """Seconds that each additional task costs."""
     empty_task: float
-    """The same of a task that does nothing: what Spark takes."""
+    """The same for a task that does nothing: what Spark itself takes."""
 
     def rate(self, codec: str, contender: str) -> float:
         """Median of MB/s."""

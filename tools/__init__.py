@@ -1,1 +1,1 @@
-"""Scripts behind the Makefile. Those that run before the set-up use the standard library alone."""
+"""Scripts behind the Makefile. Those that run before the set-up use only the standard library."""

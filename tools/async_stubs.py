@@ -1,8 +1,8 @@
 """Write engine/async_twins.pyi: the `*_async` methods for type checkers.
 
 The twins are made at run time, so their signatures are copied from the methods they run. The file
-is a module of its own, from which the classes inherit for type checkers alone. A stub beside each
-module would be seen instead of it: its bodies and private names would be hidden from mypy.
+is a module of its own, from which the classes inherit for type checkers only. A stub beside each
+module would replace it for mypy and hide its bodies and private names.
 
     python -m tools.async_stubs
 """

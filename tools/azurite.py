@@ -2,7 +2,7 @@
 used.
 
 It is installed from npm into a folder of this project that git ignores, when it is first needed.
-`python -m tools.azurite` prints its program, or on the error stream why there is none.
+`python -m tools.azurite` prints its program or, on the error stream, why there is none.
 """
 
 from __future__ import annotations

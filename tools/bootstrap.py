@@ -1,6 +1,6 @@
 """Set up the virtual environment the Makefile works in, once, from the pinned versions.
 
-Uses the standard library alone: it runs before anything is installed. A second run compares one
+Uses only the standard library: it runs before anything is installed. A second run compares one
 fingerprint and ends; everything that determines the content of the environment is part of the
 fingerprint.
 """

@@ -36,7 +36,7 @@ class Java:
 
 
 def feature_release(version: str) -> int | None:
-    """Return 17 for "17.0.15" or "17-ea", 8 for "1.8.0_412", None for what is no version."""
+    """Return 17 for "17.0.15" or "17-ea", 8 for "1.8.0_412", None for anything but a version."""
     match = re.match(r"(?:1\.)?(\d+)", version.strip())
     return int(match.group(1)) if match else None
 
@@ -61,7 +61,7 @@ def candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def ask(command: Path) -> Java | None:
-    """Ask a `java` command what it is; None when it does not answer like one."""
+    """Ask a `java` command what it is; None if it does not answer like one."""
     try:
         answer = subprocess.run(  # noqa: S603
             [str(command), "-XshowSettings:properties", "-version"],
@@ -94,7 +94,7 @@ def packaged_java() -> Path | None:
 
 
 def wrap(java: Path, home: Path) -> Path:
-    """Put the script in front of a packaged runtime and return the home it makes."""
+    """Put the script in front of a packaged runtime and return the resulting home."""
     script = home / "bin" / "java"
     if script.is_file() and script.read_text() == wrapper(java):
         return home
@@ -107,7 +107,7 @@ def wrap(java: Path, home: Path) -> Path:
 
 
 def java_home(environment: Mapping[str, str], root: Path) -> Path | None:
-    """Choose the Java for Spark, or None where there is none."""
+    """Choose the Java for Spark, or None if there is none."""
     for command in candidates(environment):
         java = ask(command)
         if java is not None and java.release >= OLDEST:
@@ -117,7 +117,7 @@ def java_home(environment: Mapping[str, str], root: Path) -> Path | None:
 
 
 def main() -> int:
-    """Print the chosen home, or what to do, on the respective stream."""
+    """Print the chosen home or, on the error stream, what to do."""
     home = java_home(os.environ, ROOT)
     if home is None:
         print(HELP, file=sys.stderr)

@@ -2,8 +2,8 @@
 
     python -m tools.notebook    run docs/*.ipynb again, with their outputs
 
-A Jupyter kernel would be a dependency of its own; these cells are plain Python, run one after the
-other in a folder that is empty before and gone afterwards.
+A Jupyter kernel would be another dependency; these cells are plain Python, run one after another
+in a folder that is empty before and gone afterwards.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def as_page(notebook: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run every notebook and write it again."""
+    """Run every notebook and rewrite it."""
     for path in sorted(DOCS.glob("*.ipynb")):
         made = run(json.loads(path.read_text()))
         path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")

@@ -1,10 +1,10 @@
 """Print an interpreter that has the official `icechunk` 2, which needs Python 3.12 or newer.
 
-Tests and benchmarks hold this package against both official major versions, and the second one
-cannot live in the environment of the first. `ICECHUNK2_PYTHON` names an interpreter that has it;
-otherwise one environment is made beside the main one from whatever new enough Python is found, with
-the standard library alone. Prints nothing, and says why on the error stream, where there is none:
-what needs it is then left out.
+Tests and benchmarks compare this package with both official major versions, and the second cannot
+share an environment with the first. `ICECHUNK2_PYTHON` names an interpreter that has it; otherwise
+an environment is made beside the main one, from any Python found that is new enough, with only the
+standard library. If there is none, prints nothing and says why on the error stream: what needs it
+is then left out.
 """
 
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VARIABLE = "ICECHUNK2_PYTHON"
 FOLDER = ROOT / ".venv-icechunk2"
 SHARED = ("numcodecs", "numpy", "xarray", "zarr")
-"""Packages of the same version on both sides, so that a comparison is about nothing else."""
+"""Packages of the same version on both sides, so that a comparison depends on nothing else."""
 _NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 12))"
 _EXACTLY = "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '{}')"
@@ -46,9 +46,9 @@ def main() -> int:
 
 
 def find_python(version: str | None = None) -> str | None:
-    """An interpreter on PATH or in pyenv's folder, tried out: new enough, or of one version.
+    """A working interpreter on PATH or in pyenv's folder: new enough, or of a given version.
 
-    A version manager has shims on PATH for versions that do not run, too.
+    A version manager also has shims on PATH for versions that do not run.
     """
     fits = _NEW_ENOUGH if version is None else _EXACTLY.format(version)
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()

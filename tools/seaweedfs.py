@@ -29,13 +29,13 @@ _PORTS = (
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user that a server knows, and the bucket that is there from the start."""
+    """A user that a server knows, and the bucket that exists from the start."""
 
     access_key: str
     secret_key: str
     bucket: str
     others: tuple[tuple[str, str], ...] = ()
-    """Keys of further users with the same rights."""
+    """Keys of additional users with the same rights."""
     readers: tuple[tuple[str, str], ...] = ()
     """Keys of users that may only read objects, and list none."""
 
@@ -60,8 +60,8 @@ def seaweedfs(
 ) -> Iterator[str]:
     """The endpoint of a server that keeps its data in `folder`.
 
-    :param volume_megabytes: how large its files grow. Each bucket begins files of its own.
-    :param port: of the endpoint, for programs that know it by heart; else a free one.
+    :param volume_megabytes: how large its files grow. Each bucket has files of its own.
+    :param port: of the endpoint, for programs that expect a fixed one; by default a free one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
@@ -123,7 +123,7 @@ def _identity(
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
+    """Ports that nothing listens on at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:
@@ -132,7 +132,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def _wait(endpoint: str, account: Account, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until an object can be written: the parts of the server come up one after another."""
+    """Wait until an object can be written: the parts of the server come up one after another."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     client = account.client(endpoint)
@@ -158,7 +158,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove_sockets(ports: dict[str, int]) -> None:
-    """The server names its sockets by port and leaves them behind, however it is stopped."""
+    """Remove the sockets, named by port, that the server leaves behind however it is stopped."""
     for port in ports.values():
         for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - its own choice
             path.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 A version never changes, so a response is valid as long as branches and tags have not moved since
 it was made. They are read again every two seconds; changes that they do not show (an expiry that
-rewrites history, a lost file) are seen after a minute. Many people who view the same thing cost as
+rewrites history, a lost file) are seen after a minute. Many viewers of the same thing cost as
 much as one.
 """
 
@@ -60,7 +60,7 @@ class Answers:
             other.done.wait()
             if other.data is not None:
                 return other.data
-            # It failed for the other thread, perhaps because that had reached its limits: try
+            # It failed for the other thread, perhaps because it had reached its limits: try
             # here.
         return found
 

@@ -104,7 +104,7 @@ def build_app(
     """The application to serve or to mount.
 
     :param for_all: dependencies that every route has.
-    :param for_files: those of the page itself and its files, which hold no data, if others.
+    :param for_files: those of the page and its files, which hold no data; by default `for_all`.
     :param for_places: dependencies of the routes that touch a place, which the path parameter
         `connection_id` names.
     """
@@ -213,7 +213,7 @@ Asked = Annotated[Question, Depends(read_question)]
 
 @files.get("/")
 def page() -> FileResponse:
-    """The page, for use outside Airflow's own."""
+    """The page, for use outside Airflow's pages."""
     return static_file("page.html")
 
 
@@ -314,7 +314,7 @@ async def log(
 async def written(
     asked: Asked, ids: Annotated[str, Query(min_length=1, max_length=4096)]
 ) -> Response:
-    """How many bytes commits wrote; the ids have dots between them."""
+    """How many bytes commits wrote; the ids are separated by dots."""
     wanted = history.read_cursor(ids)
     return await asked.answer(lambda repo, _: history.read_written(repo, wanted))
 
@@ -444,7 +444,7 @@ def read_wanted(
 
 
 def read_numbers(text: str, name: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
+    """Whole numbers, separated by commas."""
     parts = text.split(",") if text else []
     if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in parts):
         raise InvalidInputError(f"{name} is {text[:100]!r}: whole numbers with commas are needed")

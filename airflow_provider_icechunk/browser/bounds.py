@@ -1,6 +1,6 @@
 """What one request of the browser may use: time, storage requests and bytes.
 
-Anybody with access can request a page, about repositories whose files anybody may have written. The
+Anyone with access can request a page, about repositories whose files anyone may have written. The
 bounds are therefore enforced below the engine, in the storage: whatever it does for a request ends
 when the meter runs out. The same storage refuses to write.
 """

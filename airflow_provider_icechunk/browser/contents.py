@@ -135,7 +135,7 @@ def read_snapshot(
         (path for path in changes.marks if path in snapshot.nodes),
         key=lambda path: (-len(changes.chunks.get(path, ())), path),
     )
-    # Each node is decoded when it is looked at: of very many, only some.
+    # Each node is decoded when it is looked at: if there are very many, only some are.
     nodes = (snapshot.nodes[path] for path in largest[:_MOST_LOOKED_AT])
     shown = list(islice((node for node in nodes if node.array is not None), _MOST_ARRAYS))
     return SnapshotPage(

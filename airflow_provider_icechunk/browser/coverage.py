@@ -1,4 +1,4 @@
-"""Which labels along a dimension are there."""
+"""Which labels along a dimension are present."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_LOOKED_AT = 500
 def read_coverage(
     repository: Repository, version: str, path: str, dim: str | None
 ) -> CoverageFacts:
-    """Which labels along a dimension of an array are there."""
+    """Which labels along a dimension of an array are present."""
     session = open_version(repository, version)
     node = find_array(session, path)
     _check_labels(session, node, dim)
@@ -40,7 +40,7 @@ def read_coverage(
 
 
 def _check_labels(session: Session, node: Node, dim: str | None) -> None:
-    """Decode the labels once behind guards: the engine decodes them again without."""
+    """Decode the labels once behind guards: the engine decodes them again without guards."""
     document = array_document(node)
     names = document.dimension_names or ()
     name = dim or next(iter(names), None)
@@ -56,7 +56,7 @@ def missing_labels(session: Session) -> dict[str, int]:
     """The number of missing labels along the first dimension of arrays, by path; complete ones are
     left out.
 
-    Covers arrays that grow by chunks along a dimension with labels, and only the first of many.
+    Covers arrays that grow by chunks along a dimension with labels, and of many only the first.
     """
     found: dict[str, int] = {}
     asked = 0

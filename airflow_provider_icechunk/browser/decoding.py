@@ -108,7 +108,7 @@ _TEXTS = frozenset({"vlen-utf8", "vlen-bytes"})
 
 @dataclass(frozen=True)
 class SizeGuard(BytesBytesCodec):
-    """Stands behind a codec when chunks are written, so that it sees the bytes before it does."""
+    """Follows a codec in writing order, so that when reading it sees the bytes first."""
 
     guarded: str
     is_fixed_size: ClassVar[bool] = True  # type: ignore[misc]

@@ -83,7 +83,7 @@ class Filter:
         return self == Filter()
 
     def passes(self, snapshot: Snapshot, identity: str) -> bool:
-        """Whether a commit has the text, is of the DAG and within the times."""
+        """Whether a commit contains the text, comes from the DAG and is within the times."""
         at = from_micros(snapshot.flushed_at)
         if (self.since and at < self.since) or (self.until and at > self.until):
             return False
@@ -181,7 +181,7 @@ def commit_facts(
 
 
 def maker_of(metadata: Mapping[str, object]) -> Maker | None:
-    """Who made a commit. Anybody can write metadata, so an unexpected form counts as unknown."""
+    """Who made a commit. Anyone can write metadata, so an unexpected form counts as unknown."""
     task = metadata.get(METADATA_KEY)
     if not isinstance(task, Mapping):
         return None

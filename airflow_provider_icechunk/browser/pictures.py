@@ -1,6 +1,6 @@
 """Pictures of arrays: few values from few chunks, whatever the size of the array.
 
-A screen has some hundred rows and columns. If the positions to show are in more chunks than a
+A screen has a few hundred rows and columns. If the positions to show are in more chunks than a
 request may decode, evenly spaced chunks are left out, and the response says so.
 """
 
@@ -83,7 +83,7 @@ class Sampling:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """Few pictures are decoded at once: their memory adds up."""
+    """Only a few pictures are decoded at once: their memory adds up."""
     if not _slots.acquire(timeout=_PATIENCE):
         raise StorageError(
             "too many pictures are being drawn at the moment: try again",
@@ -444,7 +444,7 @@ def read_cell(repository: Repository, version: str, path: str, at: tuple[int, ..
         try:
             found = canvas.open()[at] if at else canvas.open()[...]
             plain = np.asarray(found)
-            # As a scalar of its own type: a 32-bit float has no 17 digits.
+            # As a scalar of its own type: a 32-bit float does not have 17 digits.
             value = str(plain[()]) if plain.dtype.kind in "mMSUTObiufc" else plain.item()
         except (IcechunkError, ValueError, TypeError) as error:
             # Its location is useful even if it cannot be read.

@@ -1,7 +1,7 @@
 """Where the browser finds repositories, and the ones it keeps open.
 
-A place is a root with repositories below it: an Airflow connection, or the folder that somebody
-named on the command line. Repositories are kept open for a minute, so that a click asks the storage
+A place is a root with repositories below it: an Airflow connection, or the folder named on the
+command line. Repositories are kept open for a minute, so that a click asks the storage
 only for what may have changed.
 """
 
@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """The Airflow task that made a commit, as the commit itself says."""
+    """The Airflow task that made a commit, according to the commit itself."""
 
     dag_id: str
     run_id: str
@@ -113,7 +113,7 @@ class _Kept(Generic[Value]):
 
 
 class Memory(Generic[Value]):
-    """A bounded number of values, each for a while. Safe to use from many threads."""
+    """A bounded number of values, each kept for a while. Safe to use from many threads."""
 
     def __init__(
         self, most: int, seconds: float, *, clock: Callable[[], float] = time.monotonic
@@ -154,7 +154,7 @@ class Memory(Generic[Value]):
 
 
 def small_caches() -> RepositoryConfig:
-    """Caches that fit into a web server which keeps dozens of repositories open."""
+    """Caches small enough for a web server that keeps dozens of repositories open."""
     caching = CachingConfig(
         num_snapshot_nodes=60_000, num_chunk_refs=500_000, num_transaction_changes=500_000
     )
@@ -195,7 +195,7 @@ class Shelf:
     _listed: Memory[list[str]] = field(default_factory=lambda: Memory(64, _LISTED_FOR))
 
     def open(self, place: str, repository: str) -> Repository:
-        """Open a repository for reading, or hand out the one that is open."""
+        """Open a repository for reading, or return the one that is open."""
         return self._open.get((place, repository), lambda: self._find(place, repository))
 
     def repositories(self, place: str) -> list[str]:
@@ -208,7 +208,7 @@ class Shelf:
         )
 
     def standing(self, place: str, repository: str) -> Standing:
-        """Branches and tags, as they were two seconds ago at most."""
+        """Branches and tags, as they were at most two seconds ago."""
         return self._standing.get(
             (place, repository), lambda: read_standing(self.open(place, repository))
         )

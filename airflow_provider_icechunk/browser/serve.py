@@ -57,7 +57,7 @@ def serve(
         access_log=False,
         server_header=False,
     )
-    # What was imported stays: walking it again and again would make every tenth answer wait.
+    # What was imported stays: walking it again and again would delay every tenth answer.
     gc.collect()
     gc.freeze()
     tell(address)
@@ -65,7 +65,7 @@ def serve(
 
 
 def listen(port: int) -> socket.socket:
-    """A listening socket on loopback; 0 takes any port that is free."""
+    """A listening socket on loopback; 0 takes any free port."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

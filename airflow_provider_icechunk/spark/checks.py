@@ -1,7 +1,7 @@
 """Checks of large arrays in Spark tasks: executors examine blocks, the driver combines the results.
 
-It does so in the order of the blocks, as in one process, so the report has the same values to the
-last bit.
+They are combined in the order of the blocks, as in one process, so the report has the same values
+to the last bit.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .runtime import cores, on_executors
 _SCHEMA = "task long, answer string"
 _ARROW = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 _MOST_BLOCKS = 10_000
-"""The result of one task, as a single text."""
+"""The most blocks of one task, whose results are returned as a single text."""
 
 
 def run_checks(
     spark: SparkSession, repository: Repository, session: Session, wanted: Sequence[Check]
 ) -> tuple[list[Verdict], dict[str, Any]]:
-    """All verdicts about the snapshot of a session, and the report of them."""
+    """All verdicts on the snapshot of a session, and the report on them."""
     return run_with(repository, session, wanted, spread=SparkSpread(spark))
 
 

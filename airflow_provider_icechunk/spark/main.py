@@ -1,6 +1,6 @@
 """The application file for `spark-submit`; everything is in `submit`.
 
-Python puts the folder of this file first on its path: so nothing next to it may have the name of a
+Python puts the folder of this file first on its path, so nothing next to it may have the name of a
 standard library module.
 """
 

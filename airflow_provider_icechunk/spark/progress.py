@@ -131,7 +131,7 @@ def _told_by_connect(spark: SparkSession) -> Iterator[Callable[[], Counts]]:
 
 
 def _amount(size: float) -> str:
-    """A size in bytes for people."""
+    """A size in bytes, in human-readable form."""
     for unit in _UNITS[:-1]:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

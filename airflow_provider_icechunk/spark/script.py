@@ -1,7 +1,7 @@
 """A user's script as a job: `with pipeline_job() as job: ...`.
 
 Under Airflow the script works for a session that the operator opened: it leaves one fragment, and
-the operator commits. By hand it opens the repository, commits once and prints what it did. An
+the operator commits. Run by hand, it opens the repository, commits once and prints what it did. An
 exception inside the block leaves nothing that could be committed.
 """
 
@@ -62,7 +62,7 @@ class PipelineJob:
     placement: Placement | None = None
     """The position of the run in the dataset."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The task's `arguments`, or `--argument name=value` by hand."""
+    """The task's `arguments`, or `--argument name=value` when run by hand."""
     say: Callable[[str], None] | None = say_in_log
     appends: bool = False
 

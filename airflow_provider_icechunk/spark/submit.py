@@ -72,7 +72,7 @@ class GeneratedWork:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The tasks of several writers, numbered one after the other."""
+    """The tasks of several writers, numbered consecutively."""
 
     writers: tuple[TaskWriter, ...]
     ends: tuple[int, ...]

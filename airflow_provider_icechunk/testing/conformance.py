@@ -1,6 +1,6 @@
 """The guarantees of every storage, as tests for pytest.
 
-A back end subclasses `StorageSuite` in a test file and overrides the fixture `storage`:
+The tests of a back end subclass `StorageSuite` and override the fixture `storage`:
 
 .. code-block:: python
 
@@ -10,7 +10,7 @@ A back end subclasses `StorageSuite` in a test file and overrides the fixture `s
             return MyStorage()
 
 Call `pytest.register_assert_rewrite("airflow_provider_icechunk.testing.conformance")` in a
-`conftest.py` to see the values in assertions that fail.
+`conftest.py` to see the values in failing assertions.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class FlakyStorage(WrappedStorage):
     """Loses the responses to some conditional writes, which still happen.
 
     :param probability: probability that a response is lost.
-    :param resolve: whether to find out by reading back, as real backends do. Otherwise the loss
+    :param resolve: whether to find out by reading back, as real back ends do. Otherwise the loss
         is raised as a `StorageError` of kind `STORAGE_UNREACHABLE`.
     """
 

@@ -29,7 +29,7 @@ def _commit_each(case: Case, repository: Any, branch: str = "main") -> None:
 
 def _history_is_complete(case: Case, repository: Any, result: None) -> None:
     del repository, result
-    # The first snapshot and the array come before.
+    # The first snapshot and the one with the array come before.
     assert len(list(case.open().ancestry(branch="main"))) == case.size + 2
 
 
@@ -47,7 +47,7 @@ def _session_left_behind(case: Case) -> Any:
     start = case.size * CHUNK
     open_array(session.store, mode="r+")[start : start + CHUNK] = noise(CHUNK)
     repository.reset_branch("main", repository.lookup_branch("others"))
-    # In a new process nothing of what the others wrote is cached.
+    # In a new process, nothing that the others wrote is cached.
     return session
 
 

@@ -1,7 +1,7 @@
 """A backfill: every writer adds one day to one growing array on S3.
 
 Ours all write at once, as the runs of a DAG do, and rebase. The official package conflicts when two
-sessions resize one array, so there the same days are written one after the other.
+sessions resize one array, so there the same days are written one after another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Typical work on a bucket that answers after 20 ms.
 
 Every contender writes generation `1`. What matters here is the number of requests, and how many of
-them wait for each other. Arrays are read from files that the official package wrote, a chunk each,
+them wait for one another. Arrays are read from files that the official package wrote, a chunk each,
 and from packed ones that this package wrote.
 """
 
@@ -36,11 +36,11 @@ MIB = 1024 * KIB
 CHUNK = 40_000
 """Larger than what is kept in manifests, small enough to be packed."""
 FAR = 1.1
-"""What ours may take of an official release's time here; above 1 for the noise."""
+"""The most that ours may take here, against an official release; above 1 because of noise."""
 _GOALS = (Goal(FAR),)
 _GATHER = Goal(1.2, against=(OBSTORE,))
 _AT_ONCE = 64
-"""Requests that the bare client has under way: as many as ours."""
+"""Requests that the bare client has in flight: as many as ours."""
 _MARK = "mark"
 
 
@@ -98,7 +98,7 @@ class _Files:
         return cls(store, [one["path"] for page in pages for one in page])
 
     async def gather(self) -> list[Any]:
-        """The bytes of all of them, as many at once as ours has under way."""
+        """The bytes of all of them, as many at once as ours has in flight."""
         import obstore
 
         room = asyncio.Semaphore(_AT_ONCE)
@@ -195,7 +195,7 @@ def _commits_are_there(case: Case, repository: Any, result: None) -> None:
 
 
 def _history(case: Case) -> None:
-    """A first snapshot, one with the array, and so many more that all of them are `size`."""
+    """A first snapshot, one with the array, and as many more as make `size` in total."""
     repository = _repository_with_array(case)
     _commit_each(case, repository, first=2)
 
@@ -249,7 +249,7 @@ def _commit(case: Case, session: Any) -> str:
 
 
 def _old_commits(case: Case) -> None:
-    """Commits that are to expire, a moment to tell them by, and one more commit."""
+    """Commits that are to expire, a time that separates them, and one more commit."""
     repository = _repository_with_array(case, more=2)
     _commit_each(case, repository)
     time.sleep(0.01)

@@ -46,7 +46,7 @@ def retried(context: Any) -> dict[str, Any]:
 
 
 def cleared(context: Any, *, retries: int = RETRIES) -> dict[str, Any]:
-    """The same task after it was cleared: Airflow allows it as many attempts again."""
+    """The same task after it was cleared: Airflow allows it the same number of attempts again."""
     ti = context["ti"]
     return make_context(
         ti.task_id,

@@ -23,7 +23,7 @@ Seen = dict[str, tuple[tuple[int, ...], list[Any]]]
 
 
 def stations(steps: int = 1, *, shards: bool = False, labels: int = 2) -> IcechunkDataset:
-    """`x` has chunks of one label, `y` of so many, and the coordinate of so many."""
+    """`x` has chunks of one label, `y` of `steps` labels, and the coordinate of `labels`."""
     dims: dict[str, Any] = {
         "station": Growing(by="labels", dtype="int64", coordinate_chunk=labels),
         "level": LEVELS,
@@ -74,7 +74,7 @@ datasets = st.builds(
 
 
 def run(session: Session, dataset: IcechunkDataset, transaction: list[Run]) -> Session | None:
-    """Do it in a session; `None` if its labels are not one block, which is refused."""
+    """Carry it out in a session; `None` if its labels are not one block, which is refused."""
     for one in transaction:
         try:
             placed = ensure(session, dataset, dataset.place({"station": list(one.labels)}))
@@ -98,7 +98,7 @@ def run(session: Session, dataset: IcechunkDataset, transaction: list[Run]) -> S
 
 @dataclass
 class Model:
-    """What should come of it, in the order of the commits."""
+    """The expected result, in the order of the commits."""
 
     labels: list[int] = field(default_factory=list)
     cells: dict[tuple[str, int, int], float] = field(default_factory=dict)
@@ -146,9 +146,9 @@ def based(dataset: IcechunkDataset, storage: Any = None) -> Repository:
 def landed(
     dataset: IcechunkDataset, *transactions: list[Run], solver: MergeSolver | None = None
 ) -> Seen | str | None:
-    """What comes of runs that all began alike and commit one after the other.
+    """The result of runs that all start from the same state and commit one after another.
 
-    `None` if one of them is refused before it could write, a text if they are in conflict.
+    `None` if one of them is refused before it can write, a text if they are in conflict.
     """
     repo = based(dataset)
     sessions = [run(repo.writable_session("main"), dataset, one) for one in transactions]

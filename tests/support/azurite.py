@@ -31,7 +31,7 @@ class Azurite:
     endpoint_url: str
 
     def fresh_prefix(self) -> str:
-        """A prefix of `CONTAINER` that nobody has used."""
+        """An unused prefix of `CONTAINER`."""
         return f"prefix-{next(_numbers)}/some"
 
     def make_container(self) -> None:

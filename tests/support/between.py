@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 
 class Between(ThreadingHTTPServer):
-    """The server: which methods were asked for, and what is done to requests."""
+    """The server: which methods were requested, and what is done to requests."""
 
     def __init__(self, behind: str) -> None:
         super().__init__(("127.0.0.1", 0), Passing)
@@ -27,7 +27,7 @@ class Between(ThreadingHTTPServer):
 
 
 class Passing(BaseHTTPRequestHandler):
-    """Passes one request without a body on."""
+    """Forwards one request without a body."""
 
     server: Between
 

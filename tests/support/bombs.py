@@ -54,7 +54,7 @@ Read = Callable[[bytes], object]
 
 _GIGABYTE = 1 << 30
 NEARLY = 60 << 20
-"""Unpacked bytes that are still within the free budget: what is made of them is not."""
+"""Unpacked bytes that are still within the free budget, although what is made of them is not."""
 
 
 def sealed(kind: FileType, payload: bytes | bytearray, version: int) -> bytes:
@@ -88,8 +88,8 @@ _RLE_BLOCK = 128 << 10 << 3 | 1 << 1
 def self_referring(slots: int, slot: int, *, version: int = 0) -> bytearray:
     """A FlatBuffers file with a vector of millions of tables that lie in the vector itself.
 
-    Each link is also the beginning of another table and the layout of a third, so one number over
-    and over is enough. The other slots are empty vectors, and slot 0 is an id or a version.
+    Each link is also the beginning of another table and the layout of a third, so one number,
+    repeated, is enough. The other slots are empty vectors, and slot 0 is an id or a version.
     """
     shape = Shape(4 * slots + 16, (4 * slots, *(4 * number for number in range(1, slots))))
     writer = PayloadWriter(b"Ichk", (shape,))
@@ -224,7 +224,7 @@ def parquet(
         compression="zstd",
         compression_level=3 if plain else 19,
         use_dictionary=not plain,
-        write_statistics=not plain,  # comparing long values takes longer than all the rest
+        write_statistics=not plain,  # comparing long values takes longer than everything else
         dictionary_pagesize_limit=1 << 30,
     )
     return sink.getvalue()
@@ -236,7 +236,7 @@ def _repeated(value: object, rows: int, kind: object) -> object:
 
 
 def inventory_dictionary() -> bytes:
-    """One location of 100 kB that 50,000 rows have."""
+    """One location of 100 kB that 50,000 rows share."""
     rows = 50_000
     text = "s3://" + "x" * 100_000
     sink = io.BytesIO()
@@ -261,7 +261,7 @@ def inventory_dictionary() -> bytes:
 
 
 def inventory_rows() -> bytes:
-    """Ten million rows that all say the same."""
+    """Ten million identical rows."""
     rows = 10_000_000
     sink = io.BytesIO()
     columns = {
@@ -306,7 +306,7 @@ _LONG_NAME = b"s3://" + b"x" * 100_000
 
 
 def forged_inventories() -> dict[str, Make]:
-    """What the library understands in another way than a careless reader of the footer would."""
+    """Files that the library understands differently from a careless reader of the footer."""
     name = forged.text(b"chunk_file", _LONG_NAME)
     rows = 50_000
 
@@ -346,7 +346,7 @@ def structure_dictionary() -> bytes:
 
 
 def structure_nested() -> bytes:
-    """One node with many codecs, whose long name is one and the same."""
+    """One node with many codecs that share one long name."""
     metadata = {
         "shape": [1],
         "data_type": "int8",
@@ -410,7 +410,7 @@ def structure_lists() -> bytes:
 
 
 def structure_rows() -> bytes:
-    """More nodes than there are numbers for, all of them the same."""
+    """More nodes than there are numbers for, all identical."""
     metadata = {
         "shape": [1],
         "data_type": "int8",
@@ -428,7 +428,7 @@ def document_lists() -> bytes:
 
 
 def snapshot_document() -> bytes:
-    """A node whose document is a bomb by itself, which nobody looks into before it is used."""
+    """A node whose document is a bomb by itself, which is not read before it is used."""
     node = Node(NodeId(bytes(8)), "/a", document_lists())
     return V1.encode_snapshot(Snapshot(SnapshotId(ID), None, 1, "m", {}, {"/a": node}))
 
@@ -452,7 +452,7 @@ def _snapshot(codec: V1Codec | V2Codec | AlphaCodec) -> Read:
 
 
 def _glance(codec: V1Codec | V2Codec) -> Read:
-    """What is put off must be refused when it is looked into."""
+    """What is not read at first must be refused when it is read."""
 
     def read(data: bytes) -> object:
         found = codec.glance_at_snapshot(data, SnapshotId(ID), where="bomb")
@@ -649,9 +649,9 @@ CROWDED: dict[str, tuple[Make, Read]] = {
 
 
 def peak() -> int:
-    """Most memory that this process ever had, in bytes.
+    """The most memory that this process ever had, in bytes.
 
-    Not what `getrusage` says: that begins with the peak of the process that started this one.
+    Unlike that of `getrusage`, which begins with the peak of the process that started this one.
     """
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10

@@ -48,12 +48,12 @@ NASTY = [
     "main~999999999",
     "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
 ]
-"""What somebody may type instead of a name, a path or a number."""
+"""What someone may type instead of a name, a path or a number."""
 
 
 @contextmanager
 def launch() -> Iterator[Any]:
-    """A headless Chromium; a test that needs one is skipped where there is none."""
+    """A headless Chromium; a test that needs one is skipped if there is none."""
     pytest.importorskip("playwright", reason="`make test-ui` installs the driver")
     from playwright.sync_api import sync_playwright
 
@@ -80,7 +80,7 @@ def _answers(server: subprocess.Popen[bytes], address: str, home: Path) -> bool:
 def api_server(root: Path, home: Path) -> Iterator[tuple[str, Path, int]]:
     """Airflow's API server with a connection to a folder, an admin and a viewer.
 
-    Gives its address, its home and its process id.
+    Yields its address, its home and its process id.
     """
     (port,) = free_ports(1)
     env = {

@@ -31,7 +31,7 @@ _KILL_WITHIN = 0.4
 
 @dataclass(frozen=True)
 class Days:
-    """So many days, each the work of one task that commits once, however often it is started."""
+    """Several days, each the work of one task that commits once, however often it is started."""
 
     place: Place
     notes: Path
@@ -48,7 +48,7 @@ class Days:
 
 
 def values(day: int) -> np.ndarray:
-    """Of every day other ones, which no codec makes small enough to lie in a manifest."""
+    """Different for each day; no codec makes them small enough to be stored in a manifest."""
     return np.random.default_rng(day).random((SIDE, SIDE))
 
 
@@ -87,7 +87,7 @@ def work(job: Days, day: int, number: int, gate: Connection) -> None:
 
 
 def run_days(job: Days, *, kills: int = 0, seed: int = 0) -> list[Done]:
-    """Run all days to their end, starting again whoever was killed."""
+    """Run all days to their end, restarting every process that was killed."""
     chance = random.Random(seed)
     gate, lever = CONTEXT.Pipe(duplex=False)
     attempts = dict.fromkeys(range(job.days), 1)

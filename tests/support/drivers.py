@@ -14,7 +14,7 @@ _STARTED: list[subprocess.Popen[str]] = []
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What a driver or a daemon of Spark needs, and nothing of what surrounds the tests."""
+    """What a driver or a daemon of Spark needs, and nothing from the environment of the tests."""
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ}
     return keep | {
         "PYSPARK_PYTHON": sys.executable,
@@ -38,7 +38,7 @@ def start(code: str, *arguments: object, env: Mapping[str, str]) -> subprocess.P
 
 
 def kill_leftovers() -> None:
-    """Kill what a test that failed has left running."""
+    """Kill what a failed test has left running."""
     while _STARTED:
         process = _STARTED.pop()
         if process.poll() is None:
@@ -47,7 +47,7 @@ def kill_leftovers() -> None:
 
 
 def last_line(process: subprocess.Popen[str]) -> str:
-    """What a program that ends well printed at last."""
+    """The last line printed by a program that ends well."""
     output, errors = process.communicate(timeout=_LONGEST)
     assert process.returncode == 0, f"{output}\n{errors[-4000:]}"
     return output.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Values of the two oldest generations, and one scenario that must give the same in every
+"""Values of the two oldest generations, and one scenario that must have the same result in every
 generation.
 """
 
@@ -44,7 +44,7 @@ wide_ids = st.binary(min_size=16, max_size=16)
 
 
 def seed(prefix: str) -> str | None:
-    """The text of a seed, where the seeds are at hand."""
+    """The text of a seed, if the seeds are available."""
     found = sorted(SEEDS.glob(f"{prefix}*")) if SEEDS.is_dir() else []
     return found[0].read_text() if found else None
 
@@ -141,12 +141,12 @@ def manifests(draw: st.DrawFn, *, top: int, nodes: int, sizes: int) -> Manifest:
 
 
 def chosen(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata with the number of ids that a commit keeps of others: ids are never the same."""
+    """Metadata with the list of other commits' ids replaced by its length: ids always differ."""
     return {key: len(value) if key == LINE_KEY else value for key, value in metadata.items()}
 
 
 def tell(repo: Any) -> list[Any]:
-    """Create, write, branch, tag, resize, delete, race and rebase; what is seen after each step."""
+    """Create, write, branch, tag, resize, delete, race, rebase; returns what each step shows."""
     seen: list[Any] = []
 
     def look(branch: str = "main") -> None:

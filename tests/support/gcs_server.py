@@ -1,4 +1,4 @@
-"""A small server of our own with Google Cloud Storage's XML interface: objects have generations.
+"""A small server with Google Cloud Storage's XML interface: objects have generations.
 
 It knows what the native client uses: conditional writes by generation, ranges, metadata, pages of
 listings, uploads in parts, and tokens with the right to write or only to read.
@@ -49,7 +49,7 @@ class Object:
 
 @dataclass
 class GcsServer:
-    """Where the server is, what it holds and what it was asked."""
+    """Where the server is, what it holds and the requests it received."""
 
     url: str = ""
     page: int = 1000

@@ -114,7 +114,7 @@ def commit(root: Path, attempt: int = 1) -> dict[str, Any]:
 
 
 def resume(root: Path) -> dict[str, Any]:
-    """Make the triggers of the rows again, and give their events to the tasks that deferred."""
+    """Recreate the triggers from the rows, and give their events to the tasks that deferred."""
     from airflow.serialization.serialized_objects import BaseSerialization
 
     tasks = {sensor.task_id: sensor for sensor in sensors()}

@@ -21,7 +21,7 @@ def make_large(folder: Path, *, snapshots: int, arrays: int, newest: int = 60) -
     """Create it in an empty folder.
 
     Old commits touch one small array; their files are written without the care of a real commit.
-    The newest ones have the whole tree and are real: on three branches, a chunk each.
+    The newest ones have the whole tree and are real: on three branches, one chunk each.
     """
     repository = Repository.create(local_filesystem_storage(folder))
     session = repository.writable_session("main")

@@ -44,7 +44,7 @@ def collect(storage: Storage, clock: Clock) -> None:
 
 
 def old_session(storage: Storage, clock: Clock) -> Session:
-    """A session that wrote 30 hours ago and never since."""
+    """A session that last wrote 30 hours ago."""
     session = opened(storage, clock).writable_session("main")
     put(session, "/a", (1,), chunk("written long ago"))
     clock.wait(hours=30)
@@ -85,7 +85,7 @@ def begin_again(generation: str) -> tuple[MemoryStorage, Clock]:
 
 
 def is_whole(storage: MemoryStorage) -> bool:
-    """Whether all is sound, and can be read through every branch and tag."""
+    """Whether everything is intact, and can be read through every branch and tag."""
     return _is_whole(frozenset((key, one.data) for key, one in storage.objects.items()))
 
 

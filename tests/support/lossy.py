@@ -48,7 +48,7 @@ After = Callable[[Asked], None]
 
 @contextmanager
 def losing(behind: str, judge: Judge, after: After = lambda _: None) -> Iterator[str]:
-    """The address of a server before `behind`; a signature stays valid only for a lax store."""
+    """The address of a server in front of `behind`; signatures stay valid only for a lax store."""
 
     class Passing(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""State machines that run the same steps with our engine and the official library, and compare.
+"""State machines that run the same steps with this engine and the official library, and compare.
 
 Both have the same names, so an *actor* is just the module and a repository opened by it.
 """
@@ -68,8 +68,8 @@ def plain_diff(diff: Any) -> dict[str, Any]:
 def agree_on_changes(mine: Any, theirs: Any) -> bool:
     """Whether two plain differences say the same.
 
-    Zarr erases the chunks that a smaller shape cuts off. We log them all; the official library
-    leaves out those outside of the new grid. So for arrays with new documents ours may say more.
+    Zarr erases the chunks that a smaller shape cuts off. This engine logs them all; the official
+    library omits those outside the new grid. So for arrays with new documents ours may say more.
     """
     if isinstance(mine, Failed) or isinstance(theirs, Failed):
         return mine == theirs
@@ -134,8 +134,8 @@ def delete_node(store, path):
 
 
 def delete_chunk(store, path, numbers):
-    # Inside of the grid: beyond it, and in arrays that do not exist, the official store raises,
-    # while Zarr wants the deletion of what is not there to pass.
+    # Inside the grid: beyond it, and in arrays that do not exist, the official store raises,
+    # while Zarr expects deleting what does not exist to succeed.
     counts = zarr.open_array(store, path=path, mode="r+").cdata_shape
     if all(counts):
         index = [number % count for number, count in zip(numbers, counts, strict=False)]
@@ -143,7 +143,7 @@ def delete_chunk(store, path, numbers):
 
 
 class Operations(RuleBasedStateMachine):
-    """Steps that change a tree; a subclass says who carries them out."""
+    """Steps that change a tree; a subclass defines what carries them out."""
 
     places: Callable[[], Place]
     """Where repositories can be; given by the test."""
@@ -152,7 +152,7 @@ class Operations(RuleBasedStateMachine):
         raise NotImplementedError
 
     def furnish(self, shape) -> None:
-        """Something to start with, so that most steps find what they work on."""
+        """Something to start with, so that most steps find something to work on."""
         self.change(create_group, "", {})
         self.change(create_array, "a", tuple(shape), False, 0)
         self.change(create_array, "g/a", (3,), True, -1)
@@ -202,7 +202,7 @@ class Actor:
         self.repo = repo
         self.session = repo.writable_session("main")
         self.snapshots = [repo.lookup_branch("main")]
-        """Ids in the order of their making: the same place is the same snapshot on both sides."""
+        """Ids in order of creation: the same position is the same snapshot on both sides."""
 
     def commit(self, message: str, metadata: dict[str, Any]) -> int:
         self.snapshots.append(self.session.commit(message, metadata))
@@ -231,7 +231,7 @@ class Actor:
 
 
 class TwinMachine(Operations):
-    """Two repositories, one for each library; the same steps must give the same."""
+    """Two repositories, one for each library; the same steps must give the same result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 GENERATIONS = ["1", "2", "alpha", "alpha1", "draft"]
 """The generations for which the engine's suites run."""
 STEPS = {"1": 1, "2": 3, "alpha": 3, "alpha1": 3, "draft": 5}
-"""Try every n-th call: all of them in the generation that is used most, the others in long runs."""
+"""Try every n-th call; every call in the most used generation, in the others only in long runs."""
 CRASHES = [
     *STEPS.items(),
     *(pytest.param(one, 1, marks=pytest.mark.long) for one in GENERATIONS if STEPS[one] > 1),
@@ -58,7 +58,7 @@ class Clock:
 
 
 class RealClock(Clock):
-    """The time of this host, which does not pass any faster when told to."""
+    """The time of this host, which cannot be made to pass faster."""
 
     @property
     def now(self) -> datetime:  # type: ignore[override]
@@ -89,10 +89,10 @@ def live_in(
     clock: Clock | None = None,
     packing: Packing = UNPACKED,
 ) -> dict[str, str]:
-    """Fill an empty storage with history, references and garbage; returns snapshots by message.
+    """Fill an empty storage with history, refs and garbage; returns snapshots by message.
 
-    Garbage are a deleted branch (`doomed 1`, `doomed 2`), a snapshot that was never named
-    (`flushed`), a chunk of a session that was given up, and an old job folder.
+    The garbage: a deleted branch (`doomed 1`, `doomed 2`), a snapshot that was never named
+    (`flushed`), a chunk of an abandoned session, and an old job folder.
     """
     clock = clock or RealClock()
     repo = Repository.create(storage, spec_version=generation, packing=packing, world=clock.world())

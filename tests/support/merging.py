@@ -24,7 +24,7 @@ Seen = dict[str, tuple[tuple[int, ...], dict[str, Any], bytes]]
 
 @dataclass(frozen=True)
 class Ensure:
-    """The array is there, and at least so long: `create` and `grow`."""
+    """The array exists, and has at least this length: `create` and `grow`."""
 
     path: str
     length: int
@@ -32,7 +32,7 @@ class Ensure:
 
 @dataclass(frozen=True)
 class Write:
-    """A part of the array has this value; the array is made, or made longer, for it."""
+    """A part of the array has this value; the array is created or extended for it."""
 
     path: str
     box: tuple[tuple[int, int], tuple[int, int]]
@@ -105,7 +105,7 @@ def _ensure(session: Session, path: str, length: int) -> None:
 
 
 def run(session: Session, transaction: Transaction) -> Session:
-    """Do it in a session."""
+    """Carry it out in a session."""
     for operation in transaction:
         match operation:
             case Ensure(path, length):
@@ -131,7 +131,7 @@ def run(session: Session, transaction: Transaction) -> Session:
 
 @dataclass
 class Model:
-    """What should come of it."""
+    """The expected result."""
 
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ BASE: Transaction = [
 
 
 def effective(transaction: Transaction) -> Transaction:
-    """Without what changes nothing: a session that finds what it wants there claims nothing.
+    """Without what changes nothing: a session that finds what it wants in place claims nothing.
 
     Nor does one that changes an attribute and changes it back.
     """
@@ -226,7 +226,7 @@ def based(storage: MemoryStorage) -> Repository:
 def merged(
     ours: Transaction, *theirs: Transaction, solver: MergeSolver | None = None
 ) -> Seen | None:
-    """What comes of `ours` over `theirs`, which all began alike; `None` on a conflict."""
+    """The result of `ours` over `theirs`, all from the same base; `None` on a conflict."""
     repo = based(MemoryStorage())
     late = run(repo.writable_session("main"), ours)
     others = [run(repo.writable_session("main"), one) for one in theirs]

@@ -29,7 +29,7 @@ class Portrait:
     config: Any
 
     def renamed(self, ids: Mapping[str, str]) -> Portrait:
-        """The same with the ids that snapshots have elsewhere."""
+        """The same, with the ids that the snapshots have elsewhere."""
 
         def lines(refs: Mapping[str, list[str]]) -> dict[str, list[str]]:
             return {name: [ids.get(one, one) for one in line] for name, line in refs.items()}

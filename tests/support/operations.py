@@ -22,7 +22,7 @@ SIZES = (2, 3, 5)
 
 @dataclass(frozen=True)
 class Create:
-    """Create a node where none is, below no array; an array has nothing below it."""
+    """Create a node where there is none, and not below an array; an array has nothing below it."""
 
     path: str
     document: bytes
@@ -115,7 +115,7 @@ def run(session: Session, transaction: Transaction) -> Session:
 
 
 def net(transaction: Transaction) -> Transaction:
-    """What a transaction comes to in the tree that all transactions start from."""
+    """The net effect of a transaction on the tree that all transactions start from."""
     session = run(Repository.open(_untouched()).writable_session("main"), transaction)
     changes = session.tree.changes
     gone = [node.path for node in changes.deleted.values()]

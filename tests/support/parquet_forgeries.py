@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import zstandard
 
 Item = tuple[int, bytes]
-"""A value in Thrift's compact form, behind the code of its type."""
+"""A value in Thrift's compact form, after the code of its type."""
 
 _BINARY, _LIST, _STRUCT = 8, 9, 12
 _INT_32, _INT_64 = 5, 6
@@ -55,7 +55,7 @@ def page(
     packed: bytes = b"",
     sizes: tuple[tuple[int, Item], ...] = (),
 ) -> bytes:
-    """A page; `sizes` are fields of its header that tell the size of its content."""
+    """A page; `sizes` are fields of its header that state the size of its content."""
     encoding = _PLAIN if kind == _DICTIONARY_PAGE else _DICTIONARY_INDEX
     about = _struct((1, short(count)), (2, short(encoding)), (3, short(3)), (4, short(3)))
     packed = packed or zstandard.ZstdCompressor(level=19).compress(content)

@@ -50,7 +50,7 @@ from airflow_provider_icechunk.testing.simulation.process import ProcessStorage
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
-"""By what is wrong: those that were seen to be found."""
+"""By what is wrong: those that have been found."""
 HARDER: dict[str, Plant] = {}
 """Those for which a few hundred schedules were not enough."""
 

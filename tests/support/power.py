@@ -1,8 +1,8 @@
 """A disk that records what was written and what was synced, and simulates a power loss.
 
 Everything that a local storage asks of the operating system is recorded while it happens. After any
-number of those steps the power can go: what was not synced is there, gone, or torn, as a file
-system may have it that keeps no order among what it was not told to keep.
+number of those steps the power can fail: what was not synced is there, gone, or torn, as on a file
+system that keeps no order among what was not synced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNKNOWN = [
 
 @dataclass(eq=False)
 class File:
-    """The bytes of a file, and those of them that are on the disk for sure."""
+    """The bytes of a file, and those of them that are certainly on the disk."""
 
     data: bytes = b""
     synced: bytes = b""
@@ -42,7 +42,7 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """Entries that are on the disk for sure, and changes that may not be, in their order."""
+    """Entries that are certainly on the disk, and changes that may not be, in order."""
 
     synced: dict[str, File | Folder] = field(default_factory=dict)
     pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Image:
     folders: frozenset[str]
 
     def put(self, base: Path) -> None:
-        """Make it real."""
+        """Write it to a real folder."""
         for name in sorted(self.folders):
             (base / name).mkdir()
         for name, data in self.files.items():
@@ -129,7 +129,7 @@ class Disk:
 
     @contextmanager
     def recording(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Note what happens to the folder meanwhile. Nothing waits for the real disk."""
+        """Record what happens to the folder in the meantime. Nothing waits for the real disk."""
         now = _Live(_read(self.base))
         with monkeypatch.context() as patched:
             real = {name: getattr(os, name) for name in _Live.CALLS}
@@ -213,7 +213,7 @@ class Disk:
 
 @dataclass
 class _Live:
-    """The folder as it is at the moment."""
+    """The current state of the folder."""
 
     root: Folder
     CALLS = ("open", "close", "write", "fsync", "rename", "link", "unlink", "mkdir")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 QUIET = 1
-"""Ticks for which work needs no lease; collections leave at least as much alone."""
+"""Ticks for which work needs no lease; collections never touch anything as young."""
 LIFE = 2
 """Ticks for which a lease is live; a writer trusts it for half of them."""
 TRIES = 2
@@ -110,11 +110,11 @@ def broken(state: State) -> str | None:
     """Which promise this state breaks."""
     places = {writer.at for writer in state.writers}
     if places & {"after", "ask after", "look back"}:
-        # Who moved the branch last has not looked yet, and may still take it back.
+        # The writer that moved the branch last has not looked yet, and may still move it back.
         return None
     history = line(state)
     if history is None:
-        # Between a delete and its second look a snapshot may be gone, to be put back.
+        # Between a delete and its second look a snapshot may be missing until it is put back.
         is_under_way = state.collector.at in ("look again", "put back")
         if is_under_way and line(state, state.collector.spare) is not None:
             return None
@@ -368,7 +368,7 @@ ALONE = START._replace(writers=(Writer(), Writer(at="refused")))
 def explore(
     rules: Rules | None = None, *, start: State = START, last: int = 4, most: int = 1_000_000
 ) -> Explored:
-    """Look at every state that can be reached; if one is broken, the shortest way to it."""
+    """Look at every reachable state; if one is broken, returns the shortest way to it."""
     chosen = rules or Rules()
     came: dict[State, tuple[State, str] | None] = {start: None}
     waiting = deque([start])

@@ -38,7 +38,7 @@ def listed(*kinds: str) -> list[type[Any]]:
 
 
 def parameters(made: type[Any]) -> dict[str, inspect.Parameter]:
-    """What the constructor of a class and those of its bases in this package take."""
+    """The parameters of a class's constructor and of those of its bases in this package."""
     found: dict[str, inspect.Parameter] = {}
     for base in reversed(made.__mro__):
         if base.__module__.startswith("airflow_provider_icechunk") and "__init__" in vars(base):

@@ -31,12 +31,12 @@ def field(repository: Repository, path: str = "field") -> list[int]:
 
 
 def commits(repository: Repository) -> list[Any]:
-    """Newest first, without the beginning."""
+    """Newest first, without the first snapshot."""
     return [info for info in repository.ancestry(branch="main") if info.message != "begin"][:-1]
 
 
 def others(repository: Repository, value: int = 9, path: str = "other") -> str:
-    """Somebody else commits."""
+    """Another writer commits."""
     session = repository.writable_session("main")
     zarr.open_array(session.store, path=path, mode="r+")[0] = value
     return session.commit("theirs")
@@ -97,5 +97,5 @@ def by_spark(patch: Any, value: int, context: Any, **arguments: Any) -> tuple[An
 
 
 def told(operator: Any, context: Any) -> Any:
-    """What consumers of the asset hear; `None` without an event."""
+    """What consumers of the asset receive; `None` without an event."""
     return context["outlet_events"][ASSET].extra if ASSET in operator.outlets else None

@@ -33,7 +33,7 @@ class SeaweedFS:
         return ACCOUNT.client(self.endpoint_url)
 
     def fresh_prefix(self) -> str:
-        """A prefix of `SHARED_BUCKET` that nobody has used."""
+        """An unused prefix of `SHARED_BUCKET`."""
         return f"prefix-{next(_numbers)}"
 
     def make_bucket(self) -> str:

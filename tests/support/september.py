@@ -57,7 +57,7 @@ def manifest(location: Any = "s3://bucket/key") -> bytes:
 
 
 def repository() -> MemoryStorage:
-    """Two commits; the first snapshot lies under another name than its id."""
+    """Two commits; the first snapshot is stored under a name other than its id."""
     storage = MemoryStorage()
     misnamed = SnapshotId(bytes(range(80, 96)))
     history = [entry(ROOT, "2024-09-19T08:00:00Z", "Repository initialized")]

@@ -1,4 +1,4 @@
-"""One observation per setting of a repository: what differs with another value."""
+"""One observation per setting of a repository: what changes with another value."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ONE_FILE_EACH = Packing(below=0)
 
 
 class Recorded(WrappedStorage):
-    """Keeps what is asked of it, and how many objects are asked for together."""
+    """Records what is requested, and how many objects are requested together."""
 
     def __init__(self, lose: str | None = None) -> None:
         super().__init__(MemoryStorage())
@@ -160,7 +160,7 @@ def max_concurrent_requests() -> None:
     given = S3Settings("bucket", endpoint_url="http://127.0.0.1:1", allow_http=True)
     storage = core.follow(S3Storage(given), Config(max_concurrent_requests=3))
     inside, most, lock = 0, 0, threading.Lock()
-    # Whoever is inside waits for a fourth, who never comes.
+    # Every call inside waits for a fourth, which never comes.
     four = threading.Barrier(4, timeout=1)
 
     class Watched(WritableBucket):
@@ -214,7 +214,7 @@ def num_chunk_refs(generation: str) -> None:
 
 
 def num_transaction_changes(generation: str) -> None:
-    """Where there are no logs they are derived from manifests, which are not kept here."""
+    """Where there are no logs, changes are derived from manifests, which are not kept here."""
 
     def look(repo: icechunk.Repository) -> None:
         newest, oldest = (info.id for info in repo.ancestry(branch="main"))
@@ -236,7 +236,7 @@ def read_one(repo: icechunk.Repository) -> None:
 
 
 def preload(generation: str, **chosen: Any) -> int:
-    """Manifests that are read when a session opens: one is there for each array."""
+    """Manifests that are read when a session opens: there is one for each array."""
     storage = Recorded()
     split = icechunk.ManifestSplittingConfig.from_dict({})
     divided = Config(manifest=icechunk.ManifestConfig(splitting=split))
@@ -286,7 +286,7 @@ def splitting(generation: str) -> None:
 
 
 def location_compression(name: str, less: int, more: int) -> Callable[[], None]:
-    """The stored manifest is another one with another value."""
+    """Another value results in another stored manifest."""
 
     def probe() -> None:
         items = [
@@ -335,7 +335,7 @@ def conditions(name: str, refused: type) -> Callable[[str], None]:
                 try:
                     repo = filled(storage, Config(storage=settings), spec_version=generation)
                 except UnsupportedError:
-                    # Some generations cannot do without, and say so.
+                    # Some generations cannot do without it, and say so.
                     assert not chosen
                     continue
                 repo.create_branch("other", repo.lookup_branch("main"))
@@ -350,7 +350,7 @@ def conditions(name: str, refused: type) -> Callable[[str], None]:
 
 
 def parts_of(concurrency: icechunk.StorageConcurrencySettings) -> list[int]:
-    """The sizes of the parts in which 1000 bytes of a foreign object are asked for."""
+    """The sizes of the parts in which 1000 bytes of a foreign object are requested."""
     asked: list[int] = []
 
     class Remote:

@@ -84,7 +84,7 @@ class SqliteStorage:
                     where = "WHERE EXISTS (SELECT 1 FROM object WHERE key = ? AND version = ?)"
                     given = [key, str(version)]
             text = f"{verb} INTO object SELECT ?, ?, ?, ? {where}"
-            # One statement: SQLite lets nobody else write between the condition and the row.
+            # One statement: SQLite lets no one else write between the condition and the row.
             written = db.execute(text, [*row, *given]).rowcount
         return Written(Version(row[2])) if written else Lost()
 

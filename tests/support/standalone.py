@@ -25,9 +25,9 @@ PATIENCE = 1500.0
 PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 DONE = {"success", "failed"}
 _QUESTIONS = 10
-"""How often the same thing is asked of a busy server."""
+"""How often a busy server is asked for the same thing."""
 MARK = "TEST_AIRFLOW_OF"
-"""A variable that says of processes whose they are, whatever group they put themselves into."""
+"""A variable that shows whose a process is, whatever process group it joins."""
 
 
 def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -68,8 +68,8 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__PARALLELISM": "3",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        # Files are read once, and again when a Dag is allowed to run: reading takes a busy machine
-        # longer than anything else.
+        # Files are read once, and again when a Dag is allowed to run: on a busy machine, reading
+        # takes longer than anything else.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "600",
         "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "900",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "900",
@@ -77,7 +77,7 @@ def settings(home: Path, dags: Path, **connections: Mapping[str, object]) -> dic
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_logs),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
-        # A worker that was killed is missed after a minute instead of five.
+        # A killed worker is noticed after a minute instead of five.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
         # A busy machine is no reason for a task to give up.
@@ -113,8 +113,8 @@ def running(
 def processes(home: Path) -> dict[int, str]:
     """Everything that descends from what was started for `home`: Spark's parts as well.
 
-    Told by a variable, or, since a process that gives itself a title overwrites those, by the
-    folder in which it works.
+    Recognized by a variable or, since a process that sets its title overwrites its variables, by
+    its working directory.
     """
     mark = f"{MARK}={home}".encode()
     found = {}
@@ -146,7 +146,7 @@ def _send(pid: int, sign: signal.Signals) -> None:
 
 
 class AnswerError(OSError):
-    """The server answered with an error."""
+    """The server returned an error."""
 
     def __init__(self, code: int, told: str) -> None:
         super().__init__(told)
@@ -196,7 +196,7 @@ class Airflow:
         return self._ask(method, f"/api/v2/{path}", body, token=self._token)
 
     def _ask(self, method: str, path: str, body: object = None, *, token: str | None) -> Any:
-        """One request; a question is asked again if the server is too busy to answer it."""
+        """One request; reads are repeated if the server is too busy to answer."""
         left = _QUESTIONS if method == "GET" and token else 1
         while True:
             left -= 1
@@ -252,7 +252,7 @@ class Airflow:
         return str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
 
     def start_day(self, dag: str, day: str) -> str:
-        """Start a run of a logical date alone, whatever the Dag has to catch up with."""
+        """Start a run for a single logical date, whatever the Dag has to catch up with."""
         until(lambda: self.knows(dag), f"Airflow to read {dag}")
         body = {"logical_date": f"{day}T00:00:00Z", "conf": {}}
         run = str(self.ask("POST", f"dags/{dag}/dagRuns", body)["dag_run_id"])
@@ -271,7 +271,7 @@ class Airflow:
         return self.runs(dag)[run]
 
     def succeed(self, dag: str, conf: Mapping[str, object] | None = None) -> str:
-        """Run a Dag once, which has to succeed; returns the run's id."""
+        """Run a Dag once, which must succeed; returns the run's id."""
         run = self.start(dag, conf)
         assert self.finish(dag, run) == "success", self.explain(dag, run)
         return run
@@ -294,15 +294,15 @@ class Airflow:
         self.ask("POST", f"dags/{dag}/clearTaskInstances", body)
 
     def mark_failed(self, dag: str, run: str, task: str) -> None:
-        """Say that a task has failed, as a person does who wants to stop it."""
+        """Mark a task as failed, as a person does to stop it."""
         path = f"dags/{dag}/dagRuns/{_part(run)}/taskInstances/{task}"
         self.ask("PATCH", path, {"new_state": "failed"})
 
     def is_given_back(self, dag: str, run: str, task: str) -> bool:
         """Whether the scheduler has heard that a worker has ended with a task.
 
-        Airflow fails a task that waits and is resumed before that (apache/airflow#67287). Only the
-        scheduler's log tells.
+        Airflow fails a waiting task that is resumed before that (apache/airflow#67287). Only the
+        scheduler's log shows it.
         """
         told = f"TaskInstance Finished: dag_id={dag}, task_id={task}, run_id={run},"
         return any(told in log.read_text(errors="replace") for log in self.home.glob("*.log"))

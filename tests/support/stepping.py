@@ -17,7 +17,7 @@ _PATIENCE = 60.0
 
 
 class Gate(WrappedStorage):
-    """Lets calls through as long as there are some left; begins open."""
+    """Lets calls through while its count lasts; starts open."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -42,19 +42,19 @@ class Gate(WrappedStorage):
         return act()
 
     def let(self, calls: float) -> None:
-        """Let so many calls through, from now on."""
+        """Let this many calls through from now on."""
         with self._changed:
             self._left, self.is_waiting = calls, False
             self._changed.notify_all()
 
     def settle_down(self, is_over: Callable[[], bool]) -> None:
-        """Wait until somebody stands at the gate, or all is over."""
+        """Wait until a call waits at the gate, or everything is over."""
         with self._changed:
             while not (self.is_waiting or is_over()):
                 self._changed.wait(_PATIENCE)
 
     def leave(self) -> None:
-        """Tell who waits that all is over."""
+        """Tell the waiting thread that everything is over."""
         with self._changed:
             self._changed.notify_all()
 
@@ -79,7 +79,7 @@ class Actor:
         self._gate.leave()
 
     def advance(self, calls: int) -> bool:
-        """Begin, and go on for so many calls of the storage. False: it ended before."""
+        """Start or continue for this many calls of the storage. False: it ended before."""
         self._before = len(self._gate.calls)
         self._gate.let(calls)
         self._thread.start()
@@ -88,7 +88,7 @@ class Actor:
         return not self._is_over
 
     def finish(self) -> None:
-        """Go on to the end; `error` is what it ended with."""
+        """Continue to the end; `error` is what it ended with."""
         self._gate.let(math.inf)
         self._thread.join(_PATIENCE)
         assert not self._thread.is_alive()
@@ -98,7 +98,7 @@ class Actor:
         """After how many calls to pause next for a schedule that is not equivalent to this one.
 
         This actor was paused, the other went on to its end, then this one did. A call that touches
-        nothing which the other touched after its own pause may as well have come before.
+        nothing that the other touched after its own pause may as well have come before.
         """
         theirs = other._gate.calls[other._paused : other._ended]
         ours = self._gate.calls[self._paused : self._ended]
@@ -136,11 +136,11 @@ class Played:
     first_ended: bool
     """Before its pause."""
     next_second: int | None
-    """Where to pause the second one next; `None` if all that is left would be the same."""
+    """Where to pause the second one next; `None` if all the rest would be the same."""
 
 
 def play_all(play: Callable[[int, int], Played], step: int, first_step: int = 1) -> Counter[str]:
-    """Pause two actors everywhere, or with a step; how many schedules were played by outcome."""
+    """Pause two actors everywhere, or with a step; returns how many schedules had each outcome."""
     outcomes = Counter[str]()
     first, is_over = 0, False
     while not is_over:

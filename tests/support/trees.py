@@ -30,7 +30,7 @@ def documents(session: Any) -> dict[str, dict[str, Any]]:
 
 
 def kind_of(chunk_type: Any) -> str:
-    """The name of a chunk type of either library; the official one is no real enumeration."""
+    """The name of a chunk type of either library; the official one is not a real enumeration."""
     return str(chunk_type).rpartition(".")[2].lower()
 
 
@@ -38,7 +38,7 @@ def chunk_kinds(session: Any, path: str) -> dict[str, int]:
     """How many chunks of each kind an array has."""
     counts = dict.fromkeys(_KINDS, 0)
 
-    # The official library names chunks of arrays that are not committed yet twice.
+    # For arrays that are not committed yet, the official library lists chunks twice.
     async def collect() -> set[tuple[int, ...]]:
         return {tuple(index) async for index in session.chunk_coordinates(path)}
 

@@ -1,8 +1,8 @@
 """A state machine in which several libraries take turns on one repository.
 
 After every turn all of them read the repository and must see the same: branches, tags, histories,
-attributes and values, which also are what a model of plain dictionaries says. Expiring and
-collecting is done by each of them on a copy of its own, and must leave the same.
+attributes and values, which must also match a model of plain dictionaries. Each of them expires
+and collects on a copy of its own, and all must leave the same.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def possible(tree: Tree, edit: list[Any]) -> bool:
 
 
 def apply(tree: Tree, edit: list[Any]) -> None:
-    """Do to the model what an edit does to a repository."""
+    """Change the model as an edit changes a repository."""
     name, path = edit[0], f"/{edit[1]}"
     match name:
         case "array" | "group":
@@ -88,7 +88,7 @@ def apply(tree: Tree, edit: list[Any]) -> None:
 
 
 class Turns(RuleBasedStateMachine):
-    """One repository; whoever's turn it is changes it, all of them read it."""
+    """One repository; the actor whose turn it is changes it, and all of them read it."""
 
     generation: str
     actors: dict[str, Actor]
@@ -127,7 +127,7 @@ class Turns(RuleBasedStateMachine):
         return data.draw(st.sampled_from(sorted(self.trees)))
 
     def sensible(self, tree: Tree, drawn: list[Any]) -> tuple[list[Any], Tree]:
-        """Those edits that make sense one after the other, and what they make of the tree."""
+        """Those edits that make sense one after another, and the resulting tree."""
         after, kept = copy.deepcopy(tree), []
         for edit in drawn:
             if possible(after, edit):
@@ -184,7 +184,7 @@ class Turns(RuleBasedStateMachine):
         if value is None:
             self.rearrange(data, "rearrange", branch=branch, moves=moves, message="m", how="commit")
         else:
-            # Meanwhile somebody writes into the node that is moved.
+            # Meanwhile another session writes to the node that is moved.
             attributes = {**tree[old][0], "value": value}
             meanwhile = [["attributes", old[1:], attributes]]
             if tree[old][1] is not None:
@@ -236,7 +236,7 @@ class Turns(RuleBasedStateMachine):
         return self.draw_actor(data)(self.folder, action, **arguments)
 
     def rearrange(self, data: st.DataObject, action: str, **arguments: Any) -> None:
-        """Nobody else moves nodes in generation `1`; all read, write and collect what was moved."""
+        """Only ours moves nodes in generation `1`; all read, write and collect what was moved."""
         if self.generation == "2":
             self.act(data, action, **arguments)
         else:
@@ -244,7 +244,7 @@ class Turns(RuleBasedStateMachine):
             self.actors["ours"](self.folder, action, **arguments)
 
     def maintain(self, data: st.DataObject, action: str, **arguments: Any) -> None:
-        """Let everybody do it on a copy; all must come to the same, and one of them stays."""
+        """Let every actor do it on a copy; all results must be the same, and one is kept."""
         chosen = data.draw(st.sampled_from(sorted(self.actors)))
         note(f"{action} {arguments}, {chosen} stays")
         results = {}
@@ -270,7 +270,7 @@ class Turns(RuleBasedStateMachine):
         return sorted(f"{one}/{file.name}" for one in folders for file in place.glob(f"{one}/*"))
 
     def agree(self) -> None:
-        """All see the same, and it is what the model says."""
+        """All actors see the same, and it matches the model."""
         views = {name: actor(self.folder, "view") for name, actor in self.actors.items()}
         for name, view in views.items():
             assert view == views["ours"], f"{name} sees something else"

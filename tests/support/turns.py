@@ -107,7 +107,7 @@ def race(
 def race_moves(
     library: Any, repo: Any, *, branch: str, moves: list[list[str]], theirs: list[list[Any]]
 ) -> list[str]:
-    """Somebody edits while nodes are moved: the moves are rebased over the edits."""
+    """One session edits while another moves nodes: the moves are rebased over the edits."""
     moving, other = repo.rearrange_session(branch), repo.writable_session(branch)
     for source, target in moves:
         moving.move(source, target)
@@ -120,7 +120,7 @@ def race_moves(
 
 
 _BEGUN: dict[str, Any] = {}
-"""The session that `begin` left to `end`."""
+"""The session that `begin` left for `end`."""
 
 
 def begin(library: Any, repo: Any, *, branch: str, edits: list[list[Any]]) -> None:
@@ -132,14 +132,14 @@ def begin(library: Any, repo: Any, *, branch: str, edits: list[list[Any]]) -> No
 
 
 def end(library: Any, repo: Any, *, message: str) -> str:
-    """Commit what was begun, rebased over all that was committed meanwhile."""
+    """Commit what was begun, rebased over everything committed meanwhile."""
     del repo
     session = _BEGUN.pop("session")
     return session.commit(message, rebase_with=library.BasicConflictSolver())
 
 
 def expire(library: Any, repo: Any, *, number: int) -> list[str]:
-    """Expire what is older than the `number`-th snapshot of `main`."""
+    """Expire everything older than the `number`-th snapshot of `main`."""
     del library
     history = list(repo.ancestry(branch="main"))
     limit = history[min(number, len(history) - 1)].written_at
@@ -178,7 +178,7 @@ def reset(library: Any, repo: Any, *, name: str, number: int) -> None:
 
 
 def inspect(library: Any, repo: Any, *, branch: str) -> dict[str, Any]:
-    """All that the inspecting functions say of the newest commit of a branch."""
+    """Everything that the inspecting functions return for the newest commit of a branch."""
     del library
     head = repo.lookup_branch(branch)
     snapshot = repo.inspect_snapshot(head)

@@ -25,7 +25,7 @@ FIELD = {"path": "field", "shape": [8], "chunks": [4], "dtype": "int32"}
 
 
 def record(log: Path) -> Callable[[], None]:
-    """Write a line for every file that this process enters from now on; returns how to stop."""
+    """Write a line for every file that this process enters from now on; returns a way to stop."""
     entered: set[str] = set()
     root = f"{PACKAGE}/"
 
@@ -143,7 +143,7 @@ def spark(folder: Path, files: list[str]) -> None:
 
 
 def _connected(folder: Path) -> Any:
-    """What an operator is called with; the connection leads to the folder."""
+    """The context that an operator is called with; the connection leads to the folder."""
     from support.airflow_contexts import make_context
 
     connection = {"conn_type": "icechunk", "host": str(folder), "extra": {"storage": "file"}}

@@ -78,7 +78,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A prefix of a bucket of Google Cloud Storage or Azure; for servers of tests alone."""
+    """A prefix of a bucket of Google Cloud Storage or Azure, on servers of tests only."""
 
     url: str
     endpoint_url: str
@@ -101,11 +101,11 @@ Place = Folder | Prefix | Cloud
 
 @dataclass(frozen=True)
 class Job:
-    """So many writers, each with so many chunks to commit one by one."""
+    """Several writers, each with several chunks to commit one by one."""
 
     place: Place
     notes: Path
-    """A folder beside the repository: what writers tell, and what they must not forget."""
+    """A folder beside the repository: what writers report, and what they must not forget."""
     writers: int
     commits: int
 
@@ -129,7 +129,7 @@ class Done:
 
 
 def payload(writer: int, number: int) -> bytes:
-    """What a chunk holds: it tells who wrote it."""
+    """What a chunk contains: it shows which writer wrote it."""
     return f"{writer}:{number};".encode().ljust(PAYLOAD, b".")
 
 
@@ -157,7 +157,7 @@ def _commit(job: Job, writer: int, number: int) -> Done:
 
 
 def run_all(job: Job, *, kill: random.Random | None = None, kills: int = 0) -> list[Done]:
-    """Run all writers to their end; with `kill`, end some of them now and then, without warning."""
+    """Run all writers to their end; with `kill`, some are killed now and then, without warning."""
     gate, lever = CONTEXT.Pipe(duplex=False)
     running = {writer: started(work, (job, writer, gate)) for writer in range(job.writers)}
     lever.close()
@@ -212,7 +212,7 @@ def report(title: str, done: Sequence[Done]) -> None:
 
 
 def race(act: Callable[..., None], place: Place, notes: Path, writers: int) -> Counter[str]:
-    """Let many processes try the same at once; how many ended how."""
+    """Let many processes try the same at once; returns how many had each outcome."""
     notes.mkdir()
     gate, lever = CONTEXT.Pipe(duplex=False)
     running = [started(_tried, (act, place, notes, writer, gate)) for writer in range(writers)]
@@ -258,12 +258,12 @@ def started(target: Callable[..., None], args: tuple[object, ...]) -> BaseProces
 
 
 def passed(gate: Connection) -> None:
-    """Wait for the other end to be closed, which all see at once, also after some were killed."""
+    """Wait for the other end to be closed, which all see at once, even if some were killed."""
     gate.poll(None)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All or nothing, so that a killed writer leaves no half note."""
+    """All or nothing, so that a killed writer leaves no partial note."""
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     draft.replace(path)

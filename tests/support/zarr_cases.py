@@ -1,4 +1,4 @@
-"""Random arrays and random reads and writes of them, as Zarr knows them."""
+"""Random arrays, and random reads and writes of them, as Zarr supports them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FILLS: dict[str, list[Any]] = {
     "str": ["", "fill"],
     "fields": [(0, 0.0), (1, np.nan)],
 }
-"""Data types, and fill values that each can have."""
+"""Data types, with possible fill values of each."""
 OTHERS: dict[str, list[Any]] = {
     "bool": [True, False],
     "S3": [b"x", b"xyz"],
@@ -56,16 +56,16 @@ OTHERS: dict[str, list[Any]] = {
     "str": ["", "x", "änother"],
     "fields": [(0, -0.0), (3, 4.5)],
 }
-"""What else can be in cells; whole numbers where nothing else is said."""
+"""What else cells can contain; whole numbers unless stated here."""
 CAST: dict[str, str] = {"<i4": "<f8", "<f4": "<i4", "<f8": "<f4", "u2": "<i8", "bool": "u1"}
-"""Data types of values that are written to arrays of another one."""
+"""Data types of values that are written to arrays of another data type."""
 FORMS = ("plain", "fortran", "strided", "backwards", "swapped", "cast", "read-only", "list")
 Indexing = Literal["basic", "oindex", "vindex", "mask", "blocks"]
 INDEXING: tuple[Indexing, ...] = ("basic", "oindex", "basic", "oindex", "vindex", "mask", "blocks")
 
 
 def zarrs_own() -> Any:
-    """Zarr with the pipeline that it brings along."""
+    """Zarr with its own pipeline."""
     return zarr.config.set({"codec_pipeline.path": ZARRS_OWN})
 
 
@@ -89,17 +89,17 @@ def new_store() -> IcechunkStore:
 
 
 def pair(**options: Any) -> tuple[zarr.Array[Any], zarr.Array[Any]]:
-    """An array of ours, and one of Zarr's own."""
+    """An array of this package, and one of Zarr's own."""
     given = {"name": "a", "shape": (4, 4), "chunks": (2, 2), "dtype": "i4"} | options
     ours = zarr.create_array(new_store(), **given)
     with zarrs_own():
         return ours, zarr.create_array(MemoryStore(), **given)
 
 
-# The oldest releases warn about the same things as anybody does.
+# The oldest releases use the same warning category as everyone else.
 _CATEGORY = "zarr.errors.ZarrUserWarning" if hasattr(errors, "ZarrUserWarning") else "UserWarning"
 UNSURE = f"ignore::{_CATEGORY}"
-"""Leaves out what Zarr says about parts of its format that are not settled."""
+"""Silences what Zarr says about parts of its format that are not settled."""
 
 MARKS = [
     pytest.mark.filterwarnings("ignore:The data type .* does not have a Zarr V3 spec"),
@@ -110,12 +110,12 @@ MARKS = [
 
 
 def stop_the_clock_of_gzip(patch: pytest.MonkeyPatch) -> None:
-    """Its bytes hold the second in which they were made."""
+    """Its output contains the second in which it was made."""
     patch.setattr(gzip, "time", SimpleNamespace(time=lambda: 0))
 
 
 def native(name: str) -> np.dtype[Any]:
-    """The data type that NumPy holds such cells in."""
+    """The NumPy data type of such cells."""
     if name == "fields":
         return FIELDS
     return np.dtype("O") if name == "str" else np.dtype(name)
@@ -149,7 +149,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Write:
-    """Cells of some pool of values, drawn by a seed, in an array of some form."""
+    """Cells drawn from some pool of values by a seed, in an array of some form."""
 
     selection: Selection
     seed: int
@@ -211,7 +211,7 @@ class Case:
 
 
 def shaped(cells: NDArray[Any], form: str, cast: str | None) -> Any:
-    """The same values, otherwise in memory."""
+    """The same values, laid out differently in memory."""
     match form:
         case "fortran":
             return np.asfortranarray(cells)
@@ -258,7 +258,7 @@ def codecs(
     if shape and draw(st.booleans()):
         order = draw(st.permutations(range(len(shape))))
         found["filters"] = [TransposeCodec(order=tuple(order))]
-    if dtype == "fields":  # Zarr hashes the fill value of a shard, which these have not.
+    if dtype == "fields":  # Zarr hashes the fill value of a shard, and these have no hash.
         return found
     if native(dtype).itemsize > 1:
         endian = draw(st.sampled_from(["little", "big", None]))
@@ -275,7 +275,7 @@ def selections(
     chunks: tuple[int, ...],
     indexing: tuple[Indexing, ...],
 ) -> Selection:
-    """Cells of an array of some shape, each at most once."""
+    """Cells of an array of a given shape, each at most once."""
     way = draw(st.sampled_from(indexing if shape else ("basic",)))
     match way:
         case "basic":
@@ -350,7 +350,7 @@ def cases(draw: st.DrawFn) -> Case:
         shape,
         chunks,
         encoding,
-        # Zarr's codec for strings takes cells as they lie in memory, and reads them in order C.
+        # Zarr's codec for strings takes cells in memory order, and reads them in C order.
         draw(st.sampled_from("C" if dtype == "str" else "CF")),
         draw(st.booleans()),
         draw(st.lists(steps, min_size=2, max_size=5)),

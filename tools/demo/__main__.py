@@ -68,8 +68,8 @@ def tour() -> None:
 
 
 def start_airflows(stack: ExitStack) -> list[AirflowProcess]:
-    """Start all of them; the first creates the database, which takes long, and the others get
-    copies.
+    """Start all of them; the first creates the database, which takes a long time, and the others
+    get copies.
     """
     made: list[AirflowProcess] = []
     for home in HOMES:

@@ -143,7 +143,7 @@ class AirflowProcess:
 
 
 def _tail(log: Path) -> str:
-    """The end of a log, from the last traceback on if there is one near."""
+    """The end of a log, from the last traceback on if one is near the end."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     errors = [place for place, line in enumerate(lines) if "Traceback" in line or "ERROR" in line]
     start = max(len(lines) - _TAIL, 0)

@@ -58,7 +58,7 @@ def both_grow(airflows: tuple[AirflowProcess, AirflowProcess]) -> str:
 def write_days(
     airflows: tuple[AirflowProcess, AirflowProcess], days: tuple[tuple[int, ...], ...]
 ) -> list[str]:
-    """Run one day after the other in each Airflow, all at once; returns the ids of the runs."""
+    """Run one day after another in each Airflow, in all at once; returns the ids of the runs."""
     for airflow, own in zip(airflows, days, strict=True):
         for day in own:
             airflow.begin("icechunk_tour", date=f"{upstream.date(day)}T00:00:00+00:00")
@@ -110,7 +110,7 @@ def _ranges(labels: Iterable[tuple[object, object]]) -> str:
 
 
 def clear_day(airflow: AirflowProcess, run_id: str) -> str:
-    """New data for a day, and its run cleared; returns the snapshot before."""
+    """New data arrive for a day, and its run is cleared; returns the snapshot before."""
     before = open_repository().lookup_branch("main")
     upstream.put(UPSTREAM, CLEARED, upstream.corrected(CLEARED))
     print(f"  A new file arrives for {upstream.date(CLEARED)}, and its run is cleared:")

@@ -1,6 +1,6 @@
 """Airflow's web interface with the example DAGs and their connections in place, until Ctrl-C.
 
-Unlike the tour it has a scheduler, a triggerer and a DAG processor: `airflow standalone`. Its
+Unlike the tour, it has a scheduler, a triggerer and a DAG processor: `airflow standalone`. Its
 database and its log are in `.demo/ui`, the repositories in `.demo/data`, as in the tour.
 """
 
@@ -96,7 +96,7 @@ def airflow(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def wait_until_it_answers(server: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until the health page says so; a server that ends before is an error."""
+    """Wait until the health page responds; a server that ends before that is an error."""
     address = f"http://127.0.0.1:{port}/api/v2/monitor/health"
     until = time.monotonic() + LONGEST
     while time.monotonic() < until:

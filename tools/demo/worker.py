@@ -1,9 +1,9 @@
 """The process of each Airflow of the tour: read requests for DAG runs, run them, report the
 outcome.
 
-A process of its own, because importing Airflow takes seconds and only pays once. Requests come on
-standard input and answers go to standard output, one JSON document in a line with a mark in front;
-all that Airflow and Spark print goes to standard output as well, without the mark.
+A process of its own, because importing Airflow takes seconds and should happen only once. Requests
+come on standard input and answers go to standard output, one JSON document per line with a mark in
+front; whatever Airflow and Spark print goes to standard output as well, without the mark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tools.matrix`: run the rows, or pin their versions, or write the page again."""
+"""`python -m tools.matrix`: run the rows, pin their versions, or rewrite the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rows import Matrix, Row, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; 1 if a check failed."""
+    """Do what the command line requests; 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
     parser.add_argument("action", choices=["run", "pin", "page", "list"], nargs="?", default="run")
     parser.add_argument("rows", nargs="*", help="only these rows")

@@ -33,7 +33,7 @@ class Check:
 
 def _tests(*arguments: str, marks: str = "not long") -> tuple[str, ...]:
     # The rows of the engine keep the project's rule that warnings are errors. In the others, old
-    # releases warn about themselves, so there a warning of another package is none of ours.
+    # releases warn about themselves, so a warning from another package is not an error there.
     return ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, *arguments)
 
 
@@ -45,7 +45,7 @@ _WITH_MORE = (
     "format/test_default_limits.py",
     "format/test_typed_ids.py",
 )
-"""Tests of the engine that need an extra or Spark, which a base install has not."""
+"""Tests of the engine that need an extra or Spark, which a base install lacks."""
 _QUIET = ("-o", "filterwarnings=default")
 
 CHECKS: Mapping[str, Check] = {
@@ -119,7 +119,7 @@ def summary(text: str) -> str:
     lines = [line.strip("= ") for line in text.splitlines() if line.strip()]
     counted = [line for line in lines if re.search(r"\d+ (passed|failed|error)", line)]
     last = (counted or lines or ["no output"])[-1]
-    # Times differ from run to run and mean nothing.
+    # Times differ from run to run and are meaningless.
     return re.sub(r" in [\d.]+s.*$", "", last)[:160]
 
 

@@ -23,7 +23,7 @@ class MatrixError(Exception):
 def pin(row: Row, matrix: Matrix, today: str) -> None:
     """Resolve the versions of a row and write its file, only if that succeeds.
 
-    :param today: the last day that counts for packages which `until` does not hold back.
+    :param today: the last day that counts for packages that `until` does not hold back.
     """
     scratch = FOLDER / f"{row.name}.in"
     result = FOLDER / f"{row.name}.txt"
@@ -70,14 +70,14 @@ def ensure(row: Row) -> Path:
 
 
 def remove(row: Row) -> None:
-    """Remove a row's environment: each with Airflow and Spark takes about 2 GB."""
+    """Remove a row's environment: one with Airflow and Spark takes about 2 GB."""
     shutil.rmtree(FOLDER / row.name, ignore_errors=True)
 
 
 def interpreter(minor: str) -> str:
     """The command of a Python release: on PATH, or in pyenv's folder."""
     found = shutil.which(f"python{minor}")
-    # A shim of pyenv is there for every release, and only works for the chosen ones.
+    # There is a pyenv shim for every release, but it works only for the selected ones.
     if found is not None and "shims" not in Path(found).parts:
         return found
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))

@@ -32,7 +32,7 @@ VIEWS = {
         f"#/local/weather/compare?{_TEMPERATURE}&left=2026-03-04&right=calibration&at=30,0,0",
     ),
 }
-"""By name: the theme, and the address behind the key of the server."""
+"""By name: the theme, and the address after the key of the server."""
 
 
 def main() -> int:

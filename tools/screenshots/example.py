@@ -1,7 +1,7 @@
 """A repository worth looking at: a week of weather with branches, tags, growth and gaps.
 
-Made up, and the same each time but for ids and times: the pictures of the documentation, the tests
-of the page and `make demo-ui` show it.
+Made up, and the same each time except for ids and times: the pictures of the documentation, the
+tests of the page and `make demo-ui` show it.
 """
 
 from __future__ import annotations

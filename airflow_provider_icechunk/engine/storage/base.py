@@ -16,7 +16,7 @@ from typing import NamedTuple, NewType, Protocol, assert_never, runtime_checkabl
 from airflow_provider_icechunk.exceptions import InvalidInputError, Kind
 
 Version = NewType("Version", str)
-"""An opaque tag of one state of an object: an entity tag, or the backend's equivalent."""
+"""An opaque tag of one state of an object: an entity tag, or the back end's equivalent."""
 
 Data = bytes | bytearray | memoryview
 
@@ -177,7 +177,7 @@ class KeepsUnfinished(Protocol):
 
 
 class Readable(Protocol):
-    """The part of a storage that those who only read objects by their keys need."""
+    """What callers that only read objects by key need of a storage."""
 
     @property
     def location(self) -> str:
@@ -197,7 +197,7 @@ class Readable(Protocol):
 class Storage(Protocol):
     """Where a repository keeps its objects.
 
-    Keys are relative, `/`-separated, without empty, `.` or `..` segments; a backend rejects others
+    Keys are relative, `/`-separated, without empty, `.` or `..` segments; a back end rejects others
     with `InvalidInputError` before it does anything. All methods are thread-safe and may be
     called after a fork.
     """
@@ -241,7 +241,7 @@ class Storage(Protocol):
     def settle(self) -> None:
         """Make every earlier unconditional write through this object durable.
 
-        A commit calls it before it moves the reference. Object stores, whose writes are durable
+        A commit calls it before it moves the ref. Object stores, whose writes are durable
         immediately, do nothing.
         """
         ...
@@ -262,7 +262,7 @@ class Storage(Protocol):
         """Delete in batches; reports failures of single keys instead of raising.
 
         :param immutable: whether these objects are never replaced conditionally, which is true of
-            all but references and the like. Deleting them then needs no lock.
+            all but refs and the like. Deleting them then needs no lock.
         """
         ...
 
@@ -335,7 +335,7 @@ def _check(*numbers: int) -> None:
 
 
 def reported_length(headers: Mapping[str, str]) -> int | None:
-    """The number of bytes of a larger object that a server announces, if it does."""
+    """The number of bytes that a partial response announces, if it does."""
     reported = _REPORTED.fullmatch(headers.get("content-range", ""))
     return None if reported is None else int(reported[2]) - int(reported[1]) + 1
 
@@ -353,7 +353,7 @@ def check_finished(headers: Mapping[str, str], received: int) -> None:
 
 
 def check_part(headers: Mapping[str, str], byte_range: ByteRange | None) -> None:
-    """Raise `Unfinished` if a response has another part of an object than the requested one.
+    """Raise `Unfinished` if a response has a part of an object other than the requested one.
 
     Header names are in lower case. Only for responses that say which part they have.
     """
@@ -383,9 +383,9 @@ _PLAIN_KEY = re.compile(rf"(?:{_PLAIN}/){{0,8}}{_PLAIN}")
 def check_key(key: str) -> str:
     """The key itself, if it is valid: it can only name an object below the root.
 
-    Raises `InvalidInputError` otherwise. The rule is the same for every backend, so a key that
+    Raises `InvalidInputError` otherwise. The rule is the same for every back end, so a key that
     works in memory cannot escape from a directory. Names that end in `#` and digits are rejected
-    too: local backends (including the official one) stage unfinished files under such names.
+    too: local back ends (including the official one) stage unfinished files under such names.
     """
     if _PLAIN_KEY.fullmatch(key) is not None:
         return key
@@ -398,9 +398,9 @@ def check_key(key: str) -> str:
 
 
 def check_bucket_name(name: str) -> str:
-    """The name itself, if some store could have a bucket of that name.
+    """The name itself, if some store could have a bucket with that name.
 
-    Less strict than the rule of AWS for new buckets: old ones and other stores allow more.
+    Less strict than AWS's rule for new buckets: older ones and other stores allow more.
     """
     if _BUCKET.fullmatch(name) is None:
         raise InvalidInputError(

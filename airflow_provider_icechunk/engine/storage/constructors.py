@@ -52,7 +52,7 @@ class S3CredentialArguments(OfficialS3Credentials, total=False):
     """Credentials, and where they may go."""
 
     allow_pickling_credentials: bool
-    """Whether keys travel in pickles of the storage, as plain text; an addition."""
+    """Whether pickles of the storage contain the keys, as plain text; an addition."""
 
 
 def in_memory_storage() -> Storage:
@@ -85,7 +85,7 @@ def s3_storage(
     Without any credential argument the SDK's default chain is used: environment, profile,
     web identity, instance.
 
-    :param headers: sent with every request, beside `read_headers` with those that read and
+    :param headers: sent with every request, besides `read_headers` with those that read and
         `write_headers` with the others. With any of these boto3 makes all requests, since they have
         to be signed. They are part of pickles.
     """
@@ -290,7 +290,7 @@ def http_storage(
 ) -> Storage:
     """A repository on a web server, for reading: branches and tags by name, without listings.
 
-    :param opts: `allow_http` is the one option that is known.
+    :param opts: `allow_http` is the only known option.
     :param headers: for every request; do not put them into a configuration that is stored.
     """
     from .web import WebStorage
@@ -315,7 +315,7 @@ def redirect_storage(base_url: str) -> Storage:
             break
         url = _redirected(url)
     if urlsplit(url).scheme not in _REDIRECTED:
-        # A server must not send anybody to files of this machine.
+        # A server must not redirect anyone to files of this machine.
         raise StorageError(
             f"{shown(base_url)} does not lead to a storage but to {shown(url)}: it has to redirect "
             f"to a URL with {', '.join(f'{one}://' for one in _REDIRECTED)}"

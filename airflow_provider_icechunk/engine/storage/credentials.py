@@ -255,11 +255,11 @@ class Credentials:
 
     @dataclass(frozen=True, slots=True)
     class LocalFileSystemAccess:
-        """Says that files of this machine may be read, which takes no credentials."""
+        """Allows files of this machine to be read, which takes no credentials."""
 
     @dataclass(frozen=True, slots=True)
     class HttpAccess:
-        """Says that a web server may be read, which takes no credentials."""
+        """Allows a web server to be read, which takes no credentials."""
 
 
 LocalFileSystemAccess = Credentials.LocalFileSystemAccess()
@@ -333,7 +333,7 @@ def _static(keys: S3StaticCredentials, *, travels: bool = False) -> internal.Sta
 class _FirstThen:
     """Returns given keys first, then those of a function.
 
-    In a pickle the first keys travel again: other processes begin with them, too.
+    A pickle includes the first keys: other processes begin with them, too.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Where a repository is: a URL and options, as one value that is passed around.
 
-Connections, the command line, Spark jobs, data source options and lineage all have this value in
-common, so `OPTIONS` is the only list of options, and `SCHEMES` the only list of kinds of storage.
+Connections, the command line, Spark jobs, data source options and lineage all use this value, so
+`OPTIONS` is the only list of options, and `SCHEMES` the only list of kinds of storage.
 A location never contains a secret: the process that opens it passes credentials, or has them in
 its environment.
 """
@@ -159,9 +159,9 @@ class Scheme:
 
     example: str
     open: Callable[[SplitResult, AccessOptions], Storage | None]
-    """Opens the storage; `None` means that a part of the URL is missing or too much."""
+    """Opens the storage; `None` means that a part of the URL is missing or superfluous."""
     is_closed: bool = False
-    """Whether options that are not for it are refused, and not only ignored."""
+    """Whether options that are not for it are refused rather than ignored."""
 
 
 def locate(url: str, *, credentials: object = None, **options: Any) -> Storage:

@@ -1,4 +1,4 @@
-"""Objects in this process's memory: the reference implementation for the other backends."""
+"""Objects in this process's memory: the reference implementation for the other back ends."""
 
 from __future__ import annotations
 

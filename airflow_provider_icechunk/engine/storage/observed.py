@@ -1,4 +1,4 @@
-"""Counts the requests to a storage, their bytes and time, by verb, and how deep they go."""
+"""Counts the requests to a storage, their bytes and time, by verb, and their depth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .base import (
 from .tuning import Tuning, followed, tuned
 
 _FREE = {"settle"}
-"""Verbs that ask nothing of an object store."""
+"""Verbs that send no request to an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ObservedStorage:
 
     @property
     def depth(self) -> int:
-        """How many requests waited for each other, those of one call or batch counting once.
+        """How many requests had to wait for one another; those of one call or batch count once.
 
         Exact for work of the thread that called `reset` and what it ran in the pool.
         """

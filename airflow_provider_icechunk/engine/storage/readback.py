@@ -1,6 +1,6 @@
 """Resolve conditional writes whose response was lost; test whether a store honours conditions.
 
-A write can land while its response is lost. Sent again it fails its own condition, and a writer
+A write can land while its response is lost. Sent again, it fails its own condition, and a writer
 that trusts the second response reports a conflict with itself, or commits twice. So the object is
 read back: its writer left a mark (an id in the metadata, or the content itself). `decide` is the
 complete truth table.

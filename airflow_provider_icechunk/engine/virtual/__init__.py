@@ -1,4 +1,4 @@
 """Chunks that live in foreign files: which locations may be read, and reading them.
 
-A stored reference may name any address; nothing is fetched that no grant covers.
+A stored reference may name any address; nothing is fetched unless a grant covers it.
 """

@@ -17,7 +17,7 @@ _INSIDE = (
     IPv6Network("fec0::/10"),
     IPv6Network("3fff::/20"),
 )
-"""Networks that Python may call global although they are not: services of Azure for every virtual
+"""Networks that Python may call global although they are not: Azure's services for every virtual
 machine, special uses, site-local addresses before `fc00::/7`, and documentation."""
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")

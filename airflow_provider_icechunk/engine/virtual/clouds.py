@@ -1,6 +1,6 @@
 """Fetch byte ranges of objects in Google Cloud Storage and Azure Blob Storage.
 
-Only from addresses of the vendors themselves, or ones that the caller named: the native client has
+Only from the vendors' own addresses, or ones that the caller named: the native client has
 no hook to check the address that it connects to.
 """
 

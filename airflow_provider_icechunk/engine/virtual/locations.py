@@ -87,7 +87,7 @@ def parse_location(url: str) -> Location:
 
 
 def has_known_scheme(url: str) -> bool:
-    """Whether it is no URL at all, or one of a scheme that a container can have."""
+    """Whether it is not a URL at all, or has a scheme that a container can have."""
     parts = _URL.fullmatch(url)
     return parts is None or parts[1].lower() in _SCHEMES
 

@@ -300,7 +300,7 @@ _NONSENSE = (ValueError, RuntimeError, ArithmeticError)
 
 def s3_client(access: S3Access, bucket: str) -> S3Client:
     """A client for the granted access, whose endpoint was already checked."""
-    # Late, because boto3 takes longer to import than everything else together.
+    # Late, because boto3 takes longer to import than everything else combined.
     from airflow_provider_icechunk.engine.storage.s3.client import make_client
     from airflow_provider_icechunk.engine.storage.s3.errors import code_of, failures
     from airflow_provider_icechunk.engine.storage.s3.settings import S3Settings

@@ -159,7 +159,7 @@ def _deal(
 
 
 def read_manifests(place: Place, manifests: Sequence[bytes]) -> Iterator[Manifest]:
-    """Manifests one after the other; `MaintenanceError` at the first that cannot be read."""
+    """Manifests one by one; `MaintenanceError` at the first that cannot be read."""
     loader = place.loader()
     return (loader.manifest(ManifestId(identity)) for identity in manifests)
 

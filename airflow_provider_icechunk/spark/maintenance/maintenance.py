@@ -1,7 +1,7 @@
 """Maintenance on Spark, for repositories that outgrow one process.
 
 The decisions are those of `engine.maintenance`: the same plans, order and refusals. Executors list
-folders and read manifests, and a join finds unreferenced objects; the driver handles references,
+folders and read manifests, and a join finds unreferenced objects; the driver handles refs,
 history and deletion.
 """
 
@@ -83,7 +83,7 @@ def collect(
 
     As careful as `Repository.collect`: the time must be before the start of the longest running
     session, only the store's clock counts, anything unreadable stops it before the first delete,
-    and references are read again before each kind of object.
+    and refs are read again before each kind of object.
     """
     collection = SparkCollection(spark, core_of(repository))
     plan = collection.make_plan(older_than, minimum_age=minimum_age)
@@ -135,8 +135,8 @@ class LaterReachable(Reachable):
 class SparkCollection(Collection):
     """A collection that executors plan and the driver carries out as usual.
 
-    Its listing of chunks may be as late as the join. That is safe: references are read again
-    afterwards, and what became reachable is left out.
+    Its listing of chunks may be as late as the join. That is safe: refs are read again afterwards,
+    and what has become reachable is left out.
     """
 
     def __init__(self, spark: SparkSession, core: Core) -> None:
@@ -203,7 +203,7 @@ class SparkVerification(Verification):
     def examine_all(
         self, namer: Mapping[ManifestId, Snapshot], stored: StoredFiles
     ) -> list[Examined | MaintenanceError]:
-        """Check manifests on executors; in the given order."""
+        """Check manifests on executors, in the given order."""
         assert self.spark is not None
         place, prefix = Place.of(self.core), self.core.refs.layout.chunks
         found = listed(self.spark, place, prefix).persist()

@@ -148,7 +148,7 @@ def _rewrite_manifests(
     branch: str = "main",
     message: str = "rewrite manifests",
 ) -> Answer:
-    del spark  # One manifest after the other, on the driver.
+    del spark  # The driver reads one manifest after another.
     return {"branch": branch, "snapshot_id": repository.rewrite_manifests(message, branch=branch)}
 
 

@@ -67,9 +67,9 @@ def read_dataframe(
         inclusive; `None` leaves an end open.
     :param coordinates: show values of coordinate arrays instead of positions, where they exist.
     :param decode: show what values mean by the CF conventions: times as timestamps, scaled numbers
-        as they were before, missing values as NULL. Otherwise what is stored.
-    :param columns: those to make of a long frame, by default all: what an aggregate does not need
-        costs as much as what it does.
+        as they were before scaling, missing values as NULL. Otherwise show what is stored.
+    :param columns: those of a long frame to produce, by default all: a column that an aggregate
+        does not need costs as much as one that it does.
     """
     session = open_snapshot(repository, branch, tag, snapshot_id, as_of)
     reading = plan_reading(

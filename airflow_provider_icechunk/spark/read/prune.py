@@ -86,7 +86,7 @@ def _passing(values: pa.Array, column: Column, one: ColumnFilter) -> NDArray[np.
 
 
 def _plain(value: Any, column: Column) -> Any:
-    """A value that Arrow takes for the column's type without a change of meaning."""
+    """A value that Arrow accepts for the column's type without a change of meaning."""
     if value is None or value != value:
         raise ValueError("no value is equal to this one")
     if pa.types.is_timestamp(column.arrow) and getattr(value, "tzinfo", None) is None:

@@ -52,7 +52,7 @@ class SourceOptions(ClosedModel):
     metadata: str | None = None
     """A table of metadata to read instead of values."""
     dim: str | None = None
-    """For the coverage among them: the dimension."""
+    """For the metadata table `coverage`: the dimension."""
     variables: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     """The columns of a long frame to produce."""

@@ -122,8 +122,8 @@ def check_gapless(
 ) -> None:
     """Refuse a commit with nodes that neither it nor its parent created. Pure.
 
-    Expiration makes the first snapshot the parent of the oldest one it keeps. Should the changes in
-    between be unknown, silently skipping them would make the stream wrong.
+    Expiration makes the first snapshot the parent of the oldest one it keeps. If the changes in
+    between are unknown, silently skipping them would make the stream wrong.
     """
     made = diff.new_groups | diff.new_arrays | {target for _, target in diff.moved_nodes}
     unexplained = set(after) - set(before) - made

@@ -1,7 +1,7 @@
 """Many files into one array along a dimension: HDF5 and NetCDF4 files, or Zarr arrays.
 
 A first pass reads only headers. Tasks are then planned by chunks of the target, not by files, so
-that a chunk which two files share is written by one task that opens both.
+a chunk that two files share is written by one task, which opens both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def ingest_files(
     :param axis: the dimension along which the files follow each other: its number, or its name in
         the array.
     :param start: where the first file begins in the array; by default at its end. The array grows
-        as far as it has to. Cells of the array that share a chunk with new ones are kept.
+        as far as necessary. Cells of the array that share a chunk with new ones are kept.
     :param prepare: creates the array (with length 0 along `axis`, to start at its end).
     """
     work = FilesWork.of(spark, files, variable, array, axis=axis, start=start, tasks=tasks)

@@ -1,6 +1,6 @@
 """Write frames into arrays: a row for each cell, or a chunk in each row.
 
-Spark computes the chunk of each row and its position there, and moves all rows of a chunk into one
+Spark computes the chunk of each row and its position in it, and moves all rows of a chunk into one
 task, which assembles the chunk. That costs many times as much as `write_regions` for the same
 array: it is for tables, not for data that is already an array.
 """
@@ -48,7 +48,7 @@ def write_chunks(
 ) -> JobResult:
     """Write a frame with a chunk in each row, in any order, and commit once.
 
-    A chunk that occurs twice is refused. Nothing is shuffled.
+    A chunk given twice is refused. Nothing is shuffled.
 
     :param chunk: the column with the number of the chunk in each dimension.
     :param data: the column with its bytes: the values in C order and the array's type, of the whole
@@ -152,7 +152,7 @@ class Axis:
     step: float = 1.0
 
     def position(self) -> str:
-        """The position as an expression of Spark's; a value between two positions has none."""
+        """The position as a Spark expression; a value between two positions has none."""
         name = f"`{self.column.replace('`', '``')}`"
         exact = f"((cast({name} as double) - ({self.start!r}D)) / ({self.step!r}D))"
         if (self.start, self.step) == (0.0, 1.0):
@@ -183,7 +183,7 @@ def write_dataframe(
     :param values: columns of values, and the array each belongs to; the arrays share their shape
         and their chunks.
     :param dimensions: for each dimension the column with the position, or an `Axis`.
-    :param missing: refuse chunks that lack cells, take the fill value, or what is there already.
+    :param missing: refuse chunks that lack cells, use the fill value there, or keep what is there.
     """
     writing = SparkWriteJob.open(
         frame.sparkSession, repository, job=job, branch=branch, prepare=prepare

@@ -74,7 +74,7 @@ class Region:
 
 
 def find_function(name: str) -> Function:
-    """The function of a name like `package.module:name`; the error says why there is none."""
+    """The function with a name like `package.module:name`; the error says why there is none."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"{name!r} does not name a function: write it as 'package.module:name'"
@@ -95,7 +95,7 @@ def find_function(name: str) -> Function:
 
 
 def function_name(function: str | Function) -> str:
-    """A function as errors and messages name it."""
+    """The name of a function in errors and messages."""
     if isinstance(function, str):
         return function
     module = getattr(function, "__module__", None) or "?"

@@ -62,7 +62,7 @@ LARGEST_MESSAGE = 8 << 20
 """Fragments above this size reach the driver through the storage, not through Spark."""
 
 TaskWriter = Callable[[ForkSession, int], int]
-"""Writes the task of a number through the session; returns how many bytes."""
+"""Writes the task with a given number through the session; returns how many bytes it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Counted:
     meter: Meter
 
     def __call__(self, fork: ForkSession, number: int) -> int:
-        """Write the task of a number."""
+        """Write the task with a given number."""
         size = self.write(fork, number)
         self.meter.add(size)
         return size

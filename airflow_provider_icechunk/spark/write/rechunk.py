@@ -2,8 +2,8 @@
 again.
 
 The array stays at its path with its attributes, codecs and fill value; cells that were never
-written stay so. Nothing passes through the driver. Concurrent writes to the array are a conflict,
-because their chunks no longer fit.
+written stay unwritten. Nothing passes through the driver. Concurrent writes to the array are a
+conflict, because their chunks no longer fit.
 """
 
 from __future__ import annotations

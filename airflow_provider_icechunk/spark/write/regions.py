@@ -103,7 +103,7 @@ def write_regions(
     :param prepare: creates or resizes arrays; part of the same commit.
     :param region: the part to write, by name or number of dimension. The rest of a chunk is read
         and kept.
-    :param tasks: how many; by default by the size of the data and the cores that Spark has.
+    :param tasks: how many; the default depends on the size of the data and the cores of Spark.
     """
     writing = SparkWriteJob.open(spark, repository, job=job, branch=branch, prepare=prepare)
     if writing.committed_as is None:

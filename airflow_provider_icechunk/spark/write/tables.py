@@ -1,6 +1,6 @@
 """Save a frame as arrays: its columns are dimensions with labels, and values for them.
 
-Nothing of Zarr is needed: arrays and coordinates are made from the frame, and rows find their cells
+Users need not know Zarr: arrays and coordinates are made from the frame, and rows find their cells
 by the stored coordinates.
 """
 
@@ -33,7 +33,7 @@ SaveMode = Literal["error", "ignore", "append", "overwrite"]
 Method = Literal["exact", "nearest"]
 _MOST_LABELS = 1_000_000
 _CELLS = 1 << 20
-"""Cells of a chunk, about, where the call does not say."""
+"""About how many cells a chunk has, unless the call says otherwise."""
 _TYPES = {
     "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64",
     "float": "float32", "double": "float64", "boolean": "bool",
@@ -72,10 +72,10 @@ def save_dataframe(
     :param variables: the columns with values, or columns and the names of arrays; by default all
         others.
     :param mode: if the arrays exist: refuse (`error`); write nothing and return `None` (`ignore`);
-        put new labels of the first dimension behind those that are there (`append`); or write over
-        the cells of the rows and no others (`overwrite`). Without arrays, all create them.
-    :param method: of arrays that exist, take the cell whose label is equal, or the nearest one.
-    :param tolerance: how far away the nearest label may be; of times, in seconds.
+        put new labels of the first dimension after the existing ones (`append`); or overwrite only
+        the cells of the rows (`overwrite`). If there are no arrays, every mode creates them.
+    :param method: in existing arrays, take the cell whose label is equal, or the nearest one.
+    :param tolerance: how far away the nearest label may be; for times, in seconds.
     :param chunks: chunk lengths of new arrays by dimension.
     :param fill: for new arrays, the value that stands for a missing one; floats have NaN, others
         need one unless every cell has a row.
@@ -179,7 +179,7 @@ class _Table:
         return [path for path in self.arrays.values() if path in root]
 
     def check_existing(self, session: Session, found: Sequence[str]) -> None:
-        """All arrays have to be there, with the dimensions that the call names."""
+        """Check that all arrays exist, with the dimensions that the call names."""
         root = zarr.open_group(session.store, mode="r")
         for path in self.arrays.values():
             if path not in found:
@@ -205,7 +205,7 @@ class _Table:
         return node
 
     def labels(self, session: Session, name: str) -> NDArray[Any]:
-        """The labels of a dimension, as the frame has them."""
+        """The labels of a dimension, in the form that the frame has."""
         node = self._coordinate(zarr.open_group(session.store, mode="r"), name)
         values = np.asarray(node[...])
         if self.types[name] in _TIMES:
@@ -226,7 +226,7 @@ class _Table:
     def create(
         self, session: Session, chunks: Mapping[str, int], fill: Mapping[str, float]
     ) -> None:
-        """Make the arrays, and the coordinates that are not there."""
+        """Create the arrays, and the coordinates that do not exist."""
         root = zarr.open_group(session.store, mode="a")
         place = root.require_group(self.group) if self.group else root
         lengths = []
@@ -270,7 +270,7 @@ class _Table:
             )
 
     def append(self, session: Session) -> None:
-        """Put the labels of the frame that are new behind those of the first dimension."""
+        """Append the new labels of the frame to those of the first dimension."""
         name = self.dimensions[0]
         root = zarr.open_group(session.store, mode="r+")
         node, known = self._coordinate(root, name), self.labels(session, name)
@@ -310,12 +310,12 @@ class _Table:
 def _to_arrow(frame: DataFrame) -> pa.Table:
     if hasattr(frame, "toArrow"):
         return frame.toArrow()
-    # Before Spark 4 there is nothing public that keeps times as they are.
+    # Before Spark 4 no public function keeps times as they are.
     return pa.Table.from_batches(frame._collect_as_arrow())
 
 
 def _numbers(column: Any, kind: str) -> NDArray[Any]:
-    """Labels of a column as NumPy has them; times in UTC, NULLs as zero."""
+    """Labels of a column as NumPy values; times in UTC, NULLs as zero."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if kind in _TIMES:
         unit = pa.timestamp("us") if kind != "timestamp" else pa.timestamp("us", tz="UTC")
@@ -346,7 +346,7 @@ def _write_labels(place: zarr.Group, name: str, labels: NDArray[Any]) -> None:
 
 
 def _as_stored(labels: NDArray[Any], node: zarr.Array[Any]) -> NDArray[Any]:
-    """New labels in the type and, of times, with the epoch of a coordinate."""
+    """New labels in the type of a coordinate and, for times, with its epoch."""
     if labels.dtype.kind == "M":
         target = counting(node.attrs.get("units"), node.attrs.get("calendar"))
         own = counting(_MICROS)
@@ -367,7 +367,7 @@ def _as_stored(labels: NDArray[Any], node: zarr.Array[Any]) -> NDArray[Any]:
 
 
 def _chunk_shape(lengths: Sequence[int], given: Sequence[int | None]) -> tuple[int, ...]:
-    """The chunks that were asked for; of the others, the longest is halved until they fit."""
+    """The requested chunk lengths; the longest of the others is halved until the chunk fits."""
     shape = [
         max(1, length if one is None else one) for length, one in zip(lengths, given, strict=True)
     ]
@@ -387,7 +387,7 @@ def _placed(
     method: Method,
     tolerance: float | None,
 ) -> DataFrame:
-    """The values of a frame with the position of each row; the positions of strangers are NULL."""
+    """The values of a frame with the position of each row; NULL for rows without a cell."""
     from pyspark.sql import types
 
     place = _LabelSearch(
@@ -449,7 +449,7 @@ class _Finder:
         return pa.array(self._order[place].astype(np.int64), pa.int64(), mask=~known)
 
     def _away(self, wanted: NDArray[Any], place: NDArray[np.intp]) -> NDArray[np.float64]:
-        """How far labels are away; of times, in seconds."""
+        """How far away labels are; for times, in seconds."""
         if wanted.dtype.kind == "M":
             micros = (wanted - self._sorted[place]).astype("m8[us]").astype(np.float64)
             return np.asarray(np.abs(micros) / 1e6, np.float64)

@@ -1,6 +1,6 @@
 """Many HDF5 and NetCDF4 files as virtual references: a pass over headers, a plan, one commit.
 
-No values move, but those of small coordinates. Executors read headers and the files' own index of
+No values move except those of small coordinates. Executors read headers and the files' own index of
 chunks; what comes back are columns of locations, offsets, lengths and checksums.
 """
 
@@ -83,7 +83,7 @@ def ingest_virtual(
     :param along: the dimension along which the files follow each other: its name, or its number
         for files without names of dimensions. Variables without it are those of the first file.
     :param load: variables whose values are copied; by default coordinates named like their
-        dimension, and the bounds of times. The chunks of copied variables may be as they like.
+        dimension, and the bounds of times. The chunks of copied variables may have any shape.
     :param into: a group for the arrays.
     :param start: where the first file begins; by default at the end of the arrays.
     :param checksum: what shows later that a file has changed: its entity tag or its time; by
@@ -157,7 +157,7 @@ class VirtualWork:
         self._plan: VirtualPlan | None = None
 
     def prepare(self, session: Session) -> None:
-        """Create the arrays or let them grow."""
+        """Create the arrays or extend them."""
         known = known_arrays(session, self._headers, self._choice)
         plan = make_plan(self._headers, self._choice, known, start=self._start).checked()
         apply_plan(session, plan, self._headers)
@@ -193,7 +193,7 @@ class ReferenceWriter:
 def scan_headers(
     spark: SparkSession, session: Session | ForkSession, files: tuple[str, ...], choice: Choice
 ) -> list[FileHeader]:
-    """Read the headers of all files on executors. `session` travels, and so has to be read-only."""
+    """Read the headers of all files on executors. `session` travels, so it must be read-only."""
     if not files:
         raise InvalidInputError("there are no files to ingest")
     parts = min(len(files), 4 * cores(spark))

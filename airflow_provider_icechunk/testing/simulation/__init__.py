@@ -1,6 +1,6 @@
-"""Whole workloads on one seed: processes, storage, clock and faults, deterministic and checked.
+"""Whole workloads from one seed: processes, storage, clock and faults, deterministic and checked.
 
-`simulate(seed)` runs one schedule of the built-in workload. Pipelines of your own run in a
+`simulate(seed)` runs one schedule of the built-in workload. Your own pipelines run in a
 `Simulation`: start functions as processes, run it, and everything that was acknowledged is checked.
 """
 

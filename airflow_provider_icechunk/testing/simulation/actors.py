@@ -110,7 +110,7 @@ def slow_writer(here: Process) -> None:
 
 
 def forking_writer(here: Process) -> None:
-    """A session whose forks write, and which merges and commits them."""
+    """A session that merges and commits what its forks wrote."""
     session = here.open().writable_session("main")
     edits = [CellValues("/a", place * CHUNK, (place + 1) * CHUNK, _value(here)) for place in (1, 2)]
     intent = here.ledger.intend("main", [_whole_chunk(here, 0), *edits])
@@ -170,7 +170,7 @@ def _task(here: Process) -> None:
 
 
 def flusher(here: Process) -> None:
-    """Flushes a snapshot that nothing names, and names it later."""
+    """Flushes a snapshot that no ref names, and names it later."""
     repo = here.open()
     if "loose" not in here.notes:
         intent = here.ledger.intend("loose", [_whole_chunk(here)])

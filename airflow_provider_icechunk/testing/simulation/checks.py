@@ -20,7 +20,7 @@ ROOTED = 1
 def check_repository(repo: Repository, ledger: Ledger, witness: Witness, oldest: int) -> None:
     """Raise `ViolationError` for the first promise that is broken.
 
-    :param oldest: time in microseconds from which on nothing may have expired.
+    :param oldest: time in microseconds since which nothing may have expired.
     """
     _check_moves(witness)
     _check_commits(ledger, witness)

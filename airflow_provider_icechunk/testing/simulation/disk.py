@@ -12,7 +12,7 @@ from airflow_provider_icechunk.engine.storage.memory import MemoryStorage, Store
 from .scheduler import VirtualClock
 
 _MOVING = ("refs/", "r/", "repo", "state.json")
-"""Where generations keep references."""
+"""Where generations keep refs."""
 
 
 class Disk(MemoryStorage):
@@ -30,7 +30,7 @@ class Disk(MemoryStorage):
         self._unsettled: dict[str, tuple[StoredObject | None, object]] = {}
         self._under_way: list[Callable[[], object]] = []
         self.on_move: Callable[[], None] = lambda: None
-        """Called after each write of a reference."""
+        """Called after each write of a ref."""
         self.full_for = 0
         """Writes that fail from now on because the disk is full."""
 
@@ -56,7 +56,7 @@ class Disk(MemoryStorage):
         return outcome
 
     def settle_of(self, owner: object) -> None:
-        """What this owner wrote is durable."""
+        """Make what this owner wrote durable."""
         self._unsettled = {
             key: held for key, held in self._unsettled.items() if held[1] is not owner
         }

@@ -75,7 +75,7 @@ _DELAYS = (1.0, 60.0, 1_200.0, 7_200.0, 46_800.0, 108_000.0)
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often each fault happens, as a probability per call, and for how many calls of all."""
+    """How often each fault happens, as a probability per call, and for how many calls."""
 
     crash_before: float = 0.0
     crash_after: float = 0.0

@@ -1,6 +1,6 @@
 """What the processes of a simulation intended to commit, and how the branches moved.
 
-The ledger belongs to no process: it is written when things happen, even if a process dies then.
+The ledger belongs to no process: it is written when things happen, even if a process then dies.
 """
 
 from __future__ import annotations

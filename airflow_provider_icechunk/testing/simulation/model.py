@@ -16,13 +16,13 @@ from airflow_provider_icechunk.engine.objects.chunk_reader import Wanted
 from airflow_provider_icechunk.engine.sessions.session import Session
 
 CHUNK = 600
-"""CellValues of a chunk, one byte each: more than what is stored inline."""
+"""Cells of a chunk, one byte each: more than what is stored inline."""
 GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class CellValues:
-    """One value into all cells from `start` up to `stop`; an array that is too short grows."""
+    """Set all cells from `start` up to `stop` to one value; an array that is too short grows."""
 
     path: str
     start: int
@@ -32,7 +32,7 @@ class CellValues:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Read a cell, and write one more."""
+    """Read a cell, and write its value plus one."""
 
     path: str
     cell: int
@@ -93,7 +93,7 @@ def after(state: State, edits: Sequence[Edit]) -> State:
 
 
 def perform(session: Session, edits: Sequence[Edit]) -> None:
-    """Apply the same in a session, as a program without Zarr would."""
+    """Apply the same edits in a session, as a program without Zarr would."""
     for edit in edits:
         if isinstance(edit, Erase):
             session.tree.delete(edit.path)

@@ -46,7 +46,7 @@ class Machine:
         self.source = source
         self.random = random
         self.page = page
-        """How many keys of a listing are answered at once."""
+        """How many keys of a listing are returned at once."""
         self.outages = 0
         """The number of power losses: processes started before the last one are dead."""
         self.trace: list[str] | None = None
@@ -63,7 +63,7 @@ class Machine:
 class ProcessStorage:
     """The store as one process sees it: every call is a step, and may go wrong.
 
-    Lists are answered in pages, and many objects one by one in any order, as real stores do.
+    Listings come in pages, and many objects one by one in any order, as from real stores.
     """
 
     def __init__(self, machine: Machine, name: str) -> None:
@@ -237,7 +237,7 @@ class ProcessStorage:
         *,
         is_late: bool,
     ) -> PutOutcome:
-        """The answer of a write is lost; its outcome is determined as back ends do."""
+        """The answer of a write is lost; its outcome is determined as back ends do it."""
         if is_late:
             self._disk.send_later(write)
         else:

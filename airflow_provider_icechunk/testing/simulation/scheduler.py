@@ -52,7 +52,7 @@ class Policy:
 
     @classmethod
     def drawn(cls, random: Random) -> Policy:
-        """One of them; ranks that change d times find bugs that need d unlucky moments."""
+        """A policy at random; ranks that change d times find bugs that need d unlucky moments."""
         name = random.choice(("even", "sticky", "sticky", "ranked", "ranked"))
         switch = random.choice((0.02, 0.1, 0.3)) if name == "sticky" else 1.0
         count = random.randint(1, 4) if name == "ranked" else 0
@@ -113,7 +113,7 @@ class Scheduler:
         return task
 
     def run(self) -> None:
-        """Run until every task has ended; the first error of one ends them all."""
+        """Run until every task has ended; the first error ends them all."""
         if self._tasks:
             self._hand_to(self._choose())
             self._main.acquire()

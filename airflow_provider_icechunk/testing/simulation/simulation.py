@@ -44,7 +44,7 @@ class SimulationOptions:
     policy: Policy
     faults: Faults
     page: int
-    """How many keys of a listing are answered at once."""
+    """How many keys of a listing are returned at once."""
     age: float
     """Seconds that expiry and collection leave alone."""
     packs: bool = False
@@ -98,7 +98,7 @@ class Process:
         self._simulation = simulation
         self.name = name
         self.attempt = attempt
-        """1 for the first process, one more for each that follows one that died."""
+        """1 for the first process, and one more for each process that replaces one that died."""
         self.notes = notes
         """What survives the process, as the metadata of a scheduler does."""
         self.storage = ProcessStorage(simulation.machine, f"{name}#{attempt}")
@@ -182,11 +182,11 @@ class SimulationError(AssertionError):
 
 @dataclass
 class Simulation:
-    """A repository in memory, processes that share it, and one seed for all that happens.
+    """A repository in memory, processes that share it, and one seed for everything that happens.
 
     :param options: see `SimulationOptions.drawn`.
     :param trace: whether to keep every call, for display.
-    :param attempts: how often a process is started at most.
+    :param attempts: the maximum number of times that a process is started.
     """
 
     options: SimulationOptions
@@ -305,7 +305,7 @@ def _may_help(error: IcechunkError) -> bool:
 
 @cache
 def _image(generation: str) -> tuple[dict[str, StoredObject], datetime, dict[str, Intent]]:
-    """A repository with a history of some days, and garbage; the same for every schedule."""
+    """A repository with a history of several days, and garbage; the same for every schedule."""
     random = Random(generation)  # noqa: S311 - repeatable
     clock = VirtualClock()
     disk = Disk(clock, random)

@@ -43,8 +43,8 @@ def prepared(seed: int, *, trace: bool = False, **fixed: Any) -> Simulation:
 
 
 def _contention(random: Random) -> Iterator[Act]:
-    """Writers that meet, and some who look on or clean up."""
-    # Writers of one kind meet each other more often than those of any kind.
+    """Writers that compete, and others that look on or clean up."""
+    # Writers of the same kind meet more often than writers of different kinds.
     usual = random.choice(WRITERS)
     for _ in range(random.choice((1, 2, 2, 3, 3))):
         yield usual if random.random() < 0.6 else random.choice(WRITERS)
@@ -62,7 +62,7 @@ def _naming(random: Random) -> Iterator[Act]:
 
 
 def _long_work(random: Random) -> Iterator[Act]:
-    """Work of days beside collections."""
+    """Work that takes days, alongside collections."""
     yield from random.sample((slow_writer, slow_writer, driver, retried_writer), 2)
     yield collector
     if random.random() < 0.3:

@@ -1,7 +1,7 @@
 """The tour's pipeline: one day per run, in any order, and a DAG that waits for a week.
 
 The function is in `tour_jobs.py`, beside this file. It reads the file of a day from a folder, as
-anybody's function would fetch its data. Executors call it; the task commits what it returned.
+any function would fetch its data. Executors call it; the task commits what it returned.
 """
 
 from __future__ import annotations

@@ -9,6 +9,6 @@ import numpy as np
 
 
 def day(region: Any, upstream: str) -> Any:
-    """The values of the days of a region, in the order in which they are asked for."""
+    """The values of the days of a region, in the requested order."""
     days = region.labels["time"].astype("datetime64[D]")
     return np.stack([np.load(Path(upstream, f"{one}.npy")) for one in days])

@@ -11,7 +11,7 @@ DECORATORS = ("icechunk", "icechunk_spark")
 
 
 def command(*words: str) -> str:
-    """What a command of Airflow prints."""
+    """The output of an Airflow command."""
     airflow = Path(sys.executable).with_name("airflow")
     done = subprocess.run(  # noqa: S603 - the command of this environment
         [str(airflow), *words], check=False, capture_output=True, text=True

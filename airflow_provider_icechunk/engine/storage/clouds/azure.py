@@ -81,7 +81,7 @@ class AzureSettings(CloudSettings):
             self.bucket,
             client_options=options,
             retry_config=retries,
-            # What is not said here comes from the environment.
+            # Settings not given here come from the environment.
             account_name=self.account,
             endpoint=self._endpoint,
             use_emulator=False,
@@ -124,7 +124,7 @@ class AzureSettings(CloudSettings):
 
 
 def _by_value(given: dict[str, Any]) -> dict[str, Any]:
-    """By a function: keys given by value would be mixed with those of the environment."""
+    """As a function: keys given by value would be mixed with those of the environment."""
     return {"credential_provider": lambda: given, "skip_signature": False}
 
 

@@ -51,7 +51,7 @@ _PARTS_AT_ONCE = 8
 
 
 class CloudBucket(Requests):
-    """Requests to the objects below one prefix. In a child forked after the first, none is made."""
+    """Requests to the objects below one prefix. A child forked after the first makes none."""
 
     failures = (NativeError, HTTPError, OSError)
 
@@ -123,7 +123,7 @@ class CloudBucket(Requests):
         return {one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"]}
 
     def delete_batch(self, keys: Sequence[str]) -> dict[str, str]:
-        """Delete objects one by one: a batch with a missing object does not tell what went."""
+        """Delete objects one by one: a batch with a missing object does not say which went."""
         reasons = run_all(self._delete, keys, at_once=self._settings.concurrency)
         return {key: reason for key, reason in zip(keys, reasons, strict=True) if reason}
 
@@ -187,7 +187,7 @@ class CloudBucket(Requests):
             large=True,
             writes=True,
         )
-        # The client does not tell the version of an object that it made of parts.
+        # The client does not return the version of an object that it uploaded in parts.
         return self._head(upload.key).version
 
     def _delete(self, key: str) -> str | None:
@@ -226,7 +226,7 @@ class CloudBucket(Requests):
         return sent
 
     def _asking(self, doing: str, key: str, call: Callable[[Any], T]) -> T:
-        """A request of a listing, which the client repeats itself."""
+        """A request for a listing, which the client retries itself."""
         try:
             with self._slots.one():
                 return self.natively(call, listing=True)
@@ -262,7 +262,7 @@ class CloudBucket(Requests):
             raise
         except (BaseError, OSError) as error:
             failure = _failure(error)
-        # Without the error itself: its text repeats the store's, which may contain anything.
+        # Not chained to the error: its text repeats the store's, which may contain anything.
         raise failure
 
 
@@ -277,7 +277,7 @@ class _Stores:
 
     def of(self, purpose: str) -> Any:
         token = self._tokens.present()
-        # The first requests come together, and making a store costs more than sending them.
+        # The first requests come at once, and creating a store costs more than sending them.
         with self._making:
             held = self._held.get(purpose)
             if held is None or held[0] != token:
@@ -291,14 +291,14 @@ class _Stores:
 
         settings = self._settings
         client = client_options(settings, large=purpose == "large")
-        # A listing is many requests, which can be repeated; none of them can be repeated from here.
+        # A listing makes many repeatable requests, and a single one cannot be repeated from here.
         retry = {"max_retries": (settings.retry.tries or 10) - 1} if purpose == "listing" else ONCE
         try:
             return settings.make(token, client, retry)
         except (BaseError, OSError, ValueError) as error:
             if isinstance(error, IcechunkError):
                 raise
-            # Its text may repeat what it was given, and that includes secrets.
+            # Its text may repeat its input, including secrets.
             kind = type(error).__name__
         raise AccessDeniedError(
             f"no client for {settings.location} ({kind}): check the endpoint and the credentials, "

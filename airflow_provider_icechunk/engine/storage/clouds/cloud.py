@@ -14,17 +14,17 @@ from airflow_provider_icechunk.engine.storage.secrets import RefreshableToken, T
 from .settings import BucketSettings
 
 _EARLY = timedelta(minutes=5)
-"""How long before its end a token is replaced."""
+"""How long before its expiry a token is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudSettings(BucketSettings):
-    """Settings of a bucket that is reached by the native client alone."""
+    """Settings of a bucket that only the native client accesses."""
 
     vendor: ClassVar[str]
     """For messages."""
     suffix_ranges: ClassVar[bool] = True
-    """Whether the last bytes of an object can be asked for without its size."""
+    """Whether the last bytes of an object can be requested without knowing its size."""
     real_folders: ClassVar[bool] = False
     """Whether folders may exist without objects in them."""
 
@@ -50,10 +50,10 @@ class CloudSettings(BucketSettings):
 
     @abstractmethod
     def version_of(self, meta: Any) -> Version:
-        """The version in what the client says about an object."""
+        """The version in the properties that the client returns."""
 
     def may_be_version(self, version: Version) -> bool:
-        """Whether any object of this cloud could have this version; others are refused as wrong."""
+        """Whether an object of this cloud could have this version; others are refused as wrong."""
         return bool(version)
 
     @abstractmethod
@@ -62,7 +62,7 @@ class CloudSettings(BucketSettings):
 
     @abstractmethod
     def make(self, token: Token | None, client: Mapping[str, Any], retry: Mapping[str, Any]) -> Any:
-        """A store of the native client; `token` is the present one of a refreshable source."""
+        """A store of the native client; `token` is the current one of a refreshable source."""
 
     def mode(self, expect: Expectation) -> Any:
         """The client's words for a condition."""

@@ -1,11 +1,11 @@
 """Whether the native client may be called in this process.
 
 It runs threads of its own, which a fork does not copy. In a child of a process that used it, every
-call would wait forever, whatever store it is made on, and a store that the child uses or drops may
-block the parent too: both share the descriptors of the event loop. So no call is made before
-`usable` was asked, and a child keeps every store it inherited until it ends.
+call would wait forever, whichever store it is made on, and a store that the child uses or drops may
+block the parent too: both share the descriptors of the event loop. So `usable` is checked before
+every call, and a child keeps every store it inherited until it ends.
 
-Other code in the process may use the client as well, and whether it did cannot be told reliably:
+Other code in the process may use the client as well, and this cannot be detected reliably:
 the client's threads get their names only when they first run. So a loaded client counts as used.
 """
 
@@ -24,7 +24,7 @@ _THREAD = "tokio-"
 _FORKED = 0x40
 """In the flags of a Linux process: forked, and no other program started since."""
 _FLAGS = 6
-"""The place of the flags in `/proc/self/stat` after the name."""
+"""The position of the flags in `/proc/self/stat` after the name."""
 
 
 class Holder:
@@ -50,7 +50,7 @@ class _Here:
 
 def usable() -> bool:
     """Whether a call cannot hang because of a fork."""
-    # A fork by other than Python's means runs no hooks, but changes the process id.
+    # A fork made outside Python runs no hooks, but changes the process id.
     return not _Here.barred and _Here.pid in {0, os.getpid()}
 
 
@@ -68,7 +68,7 @@ def _in_child() -> None:
 
 
 def _has_threads() -> bool:
-    """Whether threads of the client are seen to run here."""
+    """Whether threads of the client are visibly running here."""
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # a thread that just ended
             if (task / "comm").read_text().startswith(_THREAD):

@@ -39,7 +39,7 @@ class GcsSettings(CloudSettings):
 
     credentials: GcsCredentials = field(default_factory=EnvironmentCredentials)
     user_project: str | None = None
-    """The project that pays for requests to a bucket whose requesters pay."""
+    """The project that pays for requests to a requester-pays bucket."""
 
     @property
     def location(self) -> str:
@@ -69,7 +69,7 @@ class GcsSettings(CloudSettings):
         return Version(str(generation))
 
     def may_be_version(self, version: Version) -> bool:
-        """Generations are positive numbers; a write on condition of 0 would create an object."""
+        """Generations are positive numbers; a write conditional on 0 would create an object."""
         return version.isascii() and version.isdigit() and int(version) > 0
 
     def version_condition(self, version: Version) -> dict[str, str]:
@@ -92,7 +92,7 @@ class GcsSettings(CloudSettings):
             self.bucket,
             client_options=options,
             retry_config=retries,
-            # What is not said here comes from the environment.
+            # Settings not given here come from the environment.
             base_url=(self.endpoint_url or _ADDRESS).rstrip("/"),
             **self._credentials(token),
         )

@@ -1,4 +1,4 @@
-"""How the native client is configured and called, whatever the store.
+"""How the native client is configured and called, for every store.
 
 It never retries: sent again by it, a write that landed would fail its own condition.
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 SLOW = MIB
 """Bytes per second that a slow line carries, and the size from which the line's speed matters."""
 ONCE: dict[str, Any] = {"max_retries": 0}
-"""For requests whose repetition is decided here."""
+"""For requests whose retries are decided here."""
 
 _IDLE = timedelta(seconds=20)
-"""How long a connection is kept: less than stores and the balancers before them keep it."""
+"""How long a connection is kept: less than stores and their load balancers keep it."""
 _NO_LIMIT = timedelta(days=1)
 
 VersionOf = Callable[[Any], Version]
-"""The version in what the client says about an object."""
+"""The version in the properties that the client returns."""
 
 
 def client_options(settings: BucketSettings, *, large: bool) -> dict[str, Any]:
@@ -91,8 +91,7 @@ def tag_of(meta: Any) -> Version:
 def is_sendable(value: str) -> bool:
     """Whether a text may be sent as metadata.
 
-    The client takes a name or value that is invalid in a header for a mistake of the program, and
-    ends it.
+    The client treats a name or value that is invalid in a header as a bug, and ends the program.
     """
     return value.isascii() and value.isprintable()
 

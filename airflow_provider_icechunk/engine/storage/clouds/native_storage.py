@@ -1,4 +1,4 @@
-"""A bucket that is reached by the native client alone, as a storage."""
+"""A bucket that only the native client accesses, as a storage."""
 
 from __future__ import annotations
 

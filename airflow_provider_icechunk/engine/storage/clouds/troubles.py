@@ -1,7 +1,7 @@
 """What an object store's error means, by its code rather than its text or status alone.
 
 Unrelated conditions share statuses (409 is also an existing bucket), and texts differ between
-vendors. Only responses without a body, as to HEAD, have nothing but a status.
+vendors. Only responses without a body, such as those to HEAD, have nothing but a status.
 
 The native client's classes of errors are too coarse to decide on: a conflict with a write under way
 is called an existing object, and a lost answer has the class of a refused connection. So the status
@@ -29,7 +29,7 @@ _NOT_CONNECTED = re.compile(r"HttpError \{\s*kind: Connect,")
 _IN_BATCH = re.compile(
     r"Bulk delete request failed for key .{0,2000} \(code: ([1-5][0-9]{2})\)", re.DOTALL
 )
-"""Azure deletes by a batch even if it is one object: the answer in the answer."""
+"""Azure deletes even one object in a batch: this is the answer inside the answer."""
 _OUTSIDE = ("Wanted range starting at", 'CONTENT_RANGE header: "bytes 0--1/0"')
 """The client's own words for an answer to a range that starts after the end of the object."""
 _LEFT_TO_OTHERS = ("Content-Length Header missing", "Received non-partial response")
@@ -69,9 +69,9 @@ def native_error(error: BaseException) -> NativeError:
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Whether an answer is valid HTTP that the native client does not take.
+    """Whether an answer is valid HTTP that the native client does not accept.
 
-    It insists on announced lengths and on ranges; other clients can tell such a body's end.
+    It insists on announced lengths and on ranges; other clients can find the end of such a body.
     """
     return any(text in str(error) for text in _LEFT_TO_OTHERS)
 
@@ -180,7 +180,7 @@ _BY_CODE: dict[str, Trouble] = {
     **dict.fromkeys(("NotImplemented", "501"), Trouble.OTHER),
 }
 _BY_STATUS = {401: Trouble.DENIED, 403: Trouble.DENIED, 429: Trouble.THROTTLED}
-"""What statuses mean whatever the code is; an unknown 404 is no proof that an object is missing."""
+"""What statuses mean whatever the code; an unknown 404 does not prove that an object is missing."""
 
 
 def trouble_of(code: str, status: int) -> Trouble:

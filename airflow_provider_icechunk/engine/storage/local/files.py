@@ -137,7 +137,7 @@ class OpenFile:
 
 
 def time_in(version: Version) -> int:
-    """The modification time in a version, in nanoseconds; 0 if it is from another backend."""
+    """The modification time in a version, in nanoseconds; 0 if it is from another back end."""
     try:
         return int(version.split("-", 1)[0], 16)
     except ValueError:
@@ -182,7 +182,7 @@ def written_at(status: os.stat_result) -> datetime:
 
 
 def staging_name() -> str:
-    """A fresh name for an unfinished file, of a form that local backends omit from listings."""
+    """A fresh name for an unfinished file, of a form that local back ends omit from listings."""
     return f".icechunk#{secrets.randbelow(10**18):018d}"
 
 

@@ -1,8 +1,8 @@
 """Locks between processes on a file system, released by the kernel when their holder dies.
 
 Lock files are `.icechunk-locks/00` to `3f` below the root: outside every folder that a reader of
-the format lists, empty, and never removed (that would let two holders in). Everybody who may write
-to the root may write to them.
+the format lists, empty, and never removed (that would let two holders in). Anyone who may write to
+the root may write to them.
 
 A lock belongs to an open file, which a forked child shares with its parent. So a child closes its
 copies right after the fork, and a holder unlocks before it closes: a lock ends with its holder.
@@ -138,7 +138,7 @@ def _open(path: Path) -> tuple[int, bool]:
     """A descriptor of a lock file, created if missing, and whether it is writable.
 
     Network file systems lock exclusively only what is open for writing; on others a file that
-    can only be read serves as well.
+    can only be read will do as well.
     """
     try:
         # Others may remove the folder, which a probe leaves empty, or create the file meanwhile.
@@ -171,7 +171,7 @@ def _opened(act: Callable[[], int]) -> int:
 
 
 def _create(path: Path) -> int:
-    """Create a lock file that everybody who can write to its folder can write to."""
+    """Create a lock file, writable for everyone who can write to its folder."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
     try:
         descriptor = os.open(path, flags, 0o666)

@@ -48,7 +48,7 @@ from .locks import FolderLocks
 from .scan import folders_below, is_unfinished, unfinished_below, walk
 
 _FEW, _LITTLE = 8, 1 << 20
-"""Fewer files and bytes are written before a thread has started."""
+"""Writing fewer files and bytes takes less time than starting a thread."""
 _PART = 512
 """Files that a thread removes at a time."""
 _LONGEST_STAGING = timedelta(hours=1)

@@ -218,7 +218,7 @@ class Bucket(Requests):
             found = self.client.get_object(Bucket=bucket, Key=name)
         else:
             found = self.client.get_object(Bucket=bucket, Key=name, Range=header)
-        # Not as a context, which would give the stream without its checksum.
+        # Not as a context manager, which would return the stream without its checksum.
         body = found["Body"]
         try:
             data = body.read()
@@ -280,7 +280,7 @@ class Bucket(Requests):
             Bucket=self.settings.bucket,
             Delete={"Objects": [{"Key": self.name(key)} for key in keys], "Quiet": True},
         )
-        # An empty response means all deleted, so a truncated one would look the same.
+        # An empty response means that all were deleted, and a truncated one would look the same.
         headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders")
         if headers is not None:
             check_finished(headers, 0)

@@ -51,7 +51,7 @@ _NO_DETAILS = _NoDetails()
 
 
 def make_client(settings: S3Settings) -> S3Client:
-    """A client alone."""
+    """A client with a session of its own."""
     return client_of(settings, make_session(settings))
 
 
@@ -67,7 +67,7 @@ def make_session(settings: S3Settings) -> Session:
 
 @cache
 def _descriptions() -> object:
-    """Botocore's descriptions of services, parsed once: nearly all that another client costs."""
+    """Botocore's descriptions of services, parsed once: nearly the whole cost of another client."""
     return Session().get_component("data_loader")
 
 

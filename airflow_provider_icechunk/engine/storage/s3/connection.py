@@ -72,9 +72,9 @@ class Connection:
         return self._objects(root, client.meta.region_name) if root else None
 
     def _objects(self, root: str, region: str | None = None) -> NativeObjects | None:
-        # Executors of Spark may lack the native client, which this package cannot take along.
+        # Spark executors may lack the native client, which this package cannot bring along.
         settings = self._settings
-        # The native client signs no headers of callers, and AWS refuses some that are unsigned.
+        # The native client does not sign callers' headers, and AWS refuses some unsigned ones.
         by_client = settings.verifies_reads or settings.read_headers or settings.write_headers
         if find_spec("obstore") is None or by_client or not is_direct(root):
             return None
@@ -110,18 +110,18 @@ def given_keys(settings: S3Settings) -> Keys | None:
 
 
 def _has_files(environment: Mapping[str, str]) -> bool:
-    """Whether there are files in which settings of botocore may be."""
+    """Whether there are files that may contain botocore settings."""
     places = (environment.get(name, default) for name, default in _FILES.items())
     return any(Path(place).expanduser().exists() for place in places)
 
 
 def connect(settings: S3Settings) -> Connection:
-    """Access to a bucket, shared with others who have asked for the same in this process.
+    """Access to a bucket, shared within this process by all who ask for the same.
 
-    A further repository in a bucket, or the same one with another configuration, needs no new
+    Another repository in a bucket, or the same one with another configuration, needs no new
     client and no new network connections. Called by one thread at a time.
     """
-    # What does not concern the clients; credentials that have to be found may have changed.
+    # Leaves out what does not concern the clients; credentials that are looked up may change.
     same = replace(settings, prefix="", retry=Backoff(), use_metadata=True)
     if isinstance(settings.credentials, EnvironmentCredentials):
         return Connection(same)
@@ -142,7 +142,7 @@ _shared: list[tuple[_Asked, weakref.ref[Connection]]] = []
 
 
 def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that a client heeds when it is made."""
+    """Environment variables that affect a client when it is created."""
     return {
         name: value
         for name, value in environment.items()

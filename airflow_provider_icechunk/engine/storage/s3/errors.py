@@ -29,7 +29,7 @@ def _http(*names: str) -> tuple[type[Any], ...]:
 
 
 def _of(module: str, names: tuple[str, ...]) -> tuple[type[Any], ...]:
-    """Exceptions of a library; none while nobody has imported it, for then it raises nothing.
+    """Exceptions of a library; none before it is imported, since until then it raises nothing.
 
     A missing object is an error too, and importing the libraries takes longer than opening a
     repository.

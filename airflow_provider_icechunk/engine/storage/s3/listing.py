@@ -1,7 +1,7 @@
 """Pages of listings without boto3, whose first client takes longer than walking a history.
 
-A page is requested as boto3 does it, with botocore's signature, and taken only if it was received
-whole and can be read. What else arrives is left to boto3, which asks again.
+A page is requested as boto3 does, with botocore's signature, and accepted only if it was received
+whole and can be read. Anything else is left to boto3, which asks again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def page_url(root: str, request: Mapping[str, Any]) -> str:
     """Where a page is."""
     asked = {"list-type": "2", "encoding-type": "url"}
     asked |= {name: str(request[key]) for key, name in _PARAMETERS.items() if key in request}
-    # As the signature quotes: `/` too.
+    # Quoted as in the signature: `/` too.
     query = "&".join(f"{name}={quote(value, '-_.~')}" for name, value in asked.items())
     return f"{root}{'' if urlsplit(root).path else '/'}?{query}"
 
@@ -66,7 +66,7 @@ def page_url(root: str, request: Mapping[str, Any]) -> str:
 def read_page(body: bytes) -> ListObjectsV2OutputTypeDef:
     """A response in the form that boto3 gives it."""
     try:
-        # As botocore reads it; the parser bounds what entities may grow to.
+        # As botocore reads it; the parser limits how far entities may expand.
         listing = fromstring(body)  # noqa: S314
         if _name(listing) != "ListBucketResult":
             raise UseClient

@@ -1,7 +1,7 @@
 """Single requests to objects, by the native client: GET, HEAD, PUT and DELETE.
 
 A commit is a dozen small requests, and a client made for three hundred services takes several times
-as long to prepare each as a near store takes to respond. Listings are signed by botocore and sent
+as long to prepare each as a nearby store takes to respond. Listings are signed by botocore and sent
 by urllib3 (`listing`). Credentials and their renewal are botocore's, and everything else is left to
 boto3: large deletes, multipart uploads, proxies, and every response that calls for more than an
 error (another region, another signature).
@@ -176,7 +176,7 @@ class NativeObjects:
             failure = native_error(error)
         if failure.status in _CLIENTS_MATTER:
             raise UseClient
-        # Without the error itself: its text repeats the store's, which may contain anything.
+        # Not chained to the error: its text repeats the store's, which may contain anything.
         raise failure
 
     def _store(self, large: bool) -> S3Store:
@@ -184,7 +184,7 @@ class NativeObjects:
         if not usable():
             raise UseClient
         keys = self._keys()
-        # The first requests come together, and making a store costs more than sending them.
+        # The first requests come at once, and creating a store costs more than sending them.
         with self._making:
             held = self._held.get(large)
             if held is None or held[0] != keys:
@@ -222,7 +222,7 @@ class NativeObjects:
         client = client_options(settings, large=large)
         if self._root.startswith("https:") and self._bundle is not None:
             client["root_certificate"] = Path(self._bundle).read_bytes()
-        # What is not said here comes from the environment, with names of the library's own.
+        # Settings not given here come from the environment, under the library's own names.
         chosen: dict[str, Any] = {
             "endpoint": self._root,
             "aws_endpoint_url_s3": self._root,
@@ -250,8 +250,8 @@ def _given(keys: tuple[str, str, str | None]) -> dict[str, Any]:
         return {**given, "session_token": token}
     if not any(map(environ.get, _TOKENS)):
         return given
-    # Keys given by value would be completed with a token that belongs to others. Only then a
-    # function: what a signal raises while the library calls it gets lost.
+    # Keys given by value would be completed with a token that belongs to others. Only then is
+    # a function used: what a signal handler raises while the library calls it is lost.
     return {"credential_provider": lambda: {**given, "token": None, "expires_at": None}}
 
 
@@ -289,7 +289,7 @@ def find_root(settings: S3Settings) -> str | None:
 
 
 def ask_root(settings: S3Settings, client: S3Client) -> str | None:
-    """The address that the client would use for the bucket; `None` if it does more."""
+    """The address that the client would use for the bucket; `None` if that is not enough."""
     if not _is_plain(settings.bucket):
         return None
     url = client.generate_presigned_url("get_object", {"Bucket": settings.bucket, "Key": "x"})

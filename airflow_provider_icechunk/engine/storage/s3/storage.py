@@ -53,7 +53,7 @@ class S3Storage(BucketStorage):
         names = super().list_folders(prefix)
         if self._settings.endpoint_url is None:
             return names
-        # Stores with real folders below their keys still list those that have become empty.
+        # Stores with real folders still list those that have become empty.
         full = run_all(
             lambda name: next(self.scan(f"{prefix}{name}/"), None) is not None,
             names,
