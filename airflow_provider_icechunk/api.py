@@ -206,6 +206,7 @@ if TYPE_CHECKING:
         s3_object_store_storage,
     )
     from airflow_provider_icechunk.engine.storage.location import StorageLocation
+    from airflow_provider_icechunk.engine.tree.chunk_map import ArrayMap
     from airflow_provider_icechunk.engine.tree.chunk_table import ChunkType
     from airflow_provider_icechunk.engine.virtual.locations import VirtualChunkSpec
     from airflow_provider_icechunk.engine.workers.codec import (
@@ -236,6 +237,7 @@ __all__ = [
     "AnyS3Credential",
     "ArrayCoverage",
     "ArrayCut",
+    "ArrayMap",
     "Attribution",
     "AzureCredentials",
     "AzureStaticCredentials",
@@ -633,6 +635,7 @@ _HOMES = {
     ),
     "engine.storage.faces": "Storage StorageObjectInfo s3_object_store_storage",
     "engine.storage.location": "StorageLocation",
+    "engine.tree.chunk_map": "ArrayMap",
     "engine.tree.chunk_table": "ChunkType",
     "engine.virtual.locations": "VirtualChunkSpec",
     "engine.workers.codec": "Fragment decode_fragment encode_fragment",

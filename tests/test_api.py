@@ -31,7 +31,8 @@ INNER = {
     # What conditions consist of; callers build them with the methods of the condition.
     "AllOf", "Always", "AnyOf", "NameMatches", "Never", "NumRefs", "PathMatches",
     # What plans and pictures hold for the one who carries them out or draws them.
-    "JobFiles", "Listing", "Reachable", "UnfinishedFiles", "Row", "Commit",
+    "JobFiles", "Listing", "Reachable", "UnfinishedFiles", "Row", "Commit", "PlannedArray",
+    "Series", "ForeignFile",
     # What a job does with the rows of a frame; `write_chunks` and `write_dataframe` bring theirs.
     "FrameWork",
     # Keyword arguments spelled out for type checkers.

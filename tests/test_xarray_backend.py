@@ -58,5 +58,5 @@ def test_wrong_addresses_are_told(wrong: str, match: str) -> None:
 
 
 def test_a_version_given_twice_is_refused(address: str) -> None:
-    with pytest.raises(icechunk.InvalidInputError, match="tag is in the address"):
+    with pytest.raises(icechunk.InvalidInputError, match="tag is given both in the address"):
         xr.open_dataset(f"{address}?tag=v1", engine=IcechunkBackend, tag="v2")

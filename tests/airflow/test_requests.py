@@ -20,7 +20,7 @@ from airflow_provider_icechunk.decorators.icechunk import icechunk_task
 from airflow_provider_icechunk.engine.pipelines.description import parse_session
 from airflow_provider_icechunk.engine.storage.base import ByteRange, Fetched, Storage
 from airflow_provider_icechunk.engine.workers.jobs import JobFolder
-from airflow_provider_icechunk.hooks import connection
+from airflow_provider_icechunk.hooks import icechunk as hooks
 from airflow_provider_icechunk.operators.commit import IcechunkCommitOperator
 from airflow_provider_icechunk.operators.session import IcechunkOpenSessionOperator
 from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
@@ -60,9 +60,9 @@ def repository(folder: Path, connect: Callable[..., str]) -> Repository:
 def reads(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What every storage that a hook makes is asked for."""
     counted: Counter[str] = Counter()
-    build = connection.build_storage
+    build = hooks.build_storage
     monkeypatch.setattr(
-        connection, "build_storage", lambda *given, **more: Watched(build(*given, **more), counted)
+        hooks, "build_storage", lambda *given, **more: Watched(build(*given, **more), counted)
     )
     return counted
 

@@ -20,6 +20,7 @@ from airflow_provider_icechunk.engine.pipelines.transaction import open_for
 from airflow_provider_icechunk.hooks.icechunk import IcechunkHook
 from airflow_provider_icechunk.notifications.tag import IcechunkTagNotifier
 from airflow_provider_icechunk.operators.change import IcechunkAttributesOperator
+from airflow_provider_icechunk.operators.spark import IcechunkSparkSubmitOperator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 KEY, SECRET, TOKEN = "marker-key-51", "marker-secret-52", "marker-token-53"
@@ -99,6 +100,8 @@ def build(made: type[Any], session: dict[str, Any]) -> Any:
     given = {name: {**VALUES, "session": session}[name] for name in required(made)}
     if made is IcechunkAttributesOperator:
         given["attributes"] = {"/": {"title": "any"}}
+    if made is IcechunkSparkSubmitOperator:
+        given["writes"] = [{"array": "x", "generator": "index"}]
     return made(task_id="task", **given)
 
 

@@ -29,6 +29,6 @@ def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Content]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"{source.location}: this is no HDF5, NetCDF4 or NetCDF3 file, or a damaged one "
+            f"{source.location}: not an HDF5, NetCDF4 or NetCDF3 file, or damaged "
             f"({error})"
         ) from None

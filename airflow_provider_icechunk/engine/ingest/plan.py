@@ -201,7 +201,7 @@ class _Planner:
         if all(one.axis is None for one in arrays):
             first = self._headers[0]
             raise InvalidInputError(
-                f"{first.source.location}: no wanted variable has the dimension "
+                f"{first.source.location}: no selected variable has the dimension "
                 f"{self._choice.along!r}; there are {_all_dimensions(first)}"
             )
         for array in arrays:

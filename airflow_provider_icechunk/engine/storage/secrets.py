@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_icechunk.exceptions import InvalidInputError
+
+_TALKATIVE = ("botocore.auth", "botocore.endpoint")
+"""Loggers that print the requests they sign and send, with the session token, at level DEBUG."""
+
+
+class _NoDetails(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.INFO
+
+
+_NO_DETAILS = _NoDetails()
+
+
+def hide_signatures() -> None:
+    """Keep signed requests out of the logs. Call before anything is signed."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).addFilter(_NO_DETAILS)
 
 
 class Secret:

@@ -61,7 +61,7 @@ def test_names_of_writers_are_plain(writer: str) -> None:
 def test_a_missing_writer_is_named() -> None:
     folder = JobFolder(MemoryStorage(), "job")
     folder.put_fragment("a", fragment("job", 1))
-    with pytest.raises(FragmentError, match=r"b left no fragment.*there are: a"):
+    with pytest.raises(FragmentError, match=r"b left no fragment.*writers with fragments: a"):
         folder.fragments(["a", "b"])
 
 

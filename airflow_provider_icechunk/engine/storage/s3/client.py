@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -25,6 +24,7 @@ from airflow_provider_icechunk.engine.storage.secrets import (
     S3Credentials,
     Secret,
     StaticCredentials,
+    hide_signatures,
 )
 
 from .settings import Checksums, S3Settings
@@ -38,16 +38,6 @@ _MOMENT = timedelta(seconds=5)
 _READS = ("GET", "HEAD")
 _ANY_REGION = "us-east-1"
 """The region that stores without regions expect."""
-_TALKATIVE = ("botocore.auth", "botocore.endpoint")
-"""Loggers that print the requests they sign and send, with the session token, at level DEBUG."""
-
-
-class _NoDetails(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.INFO
-
-
-_NO_DETAILS = _NoDetails()
 
 
 def make_client(settings: S3Settings) -> S3Client:
@@ -57,8 +47,7 @@ def make_client(settings: S3Settings) -> S3Client:
 
 def make_session(settings: S3Settings) -> Session:
     """A session with these credentials. Nothing is shared with the process's default session."""
-    for name in _TALKATIVE:
-        logging.getLogger(name).addFilter(_NO_DETAILS)
+    hide_signatures()
     session = Session()
     session.register_component("data_loader", _descriptions())
     _give(session, settings.credentials)

@@ -16,6 +16,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
+from airflow_provider_icechunk.engine.storage.secrets import hide_signatures
+
 from .errors import UseClient
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def ask_page(
     url = page_url(root, request)
     asking = AWSRequest("GET", url, headers=dict(headers))
     if keys is not None:
+        hide_signatures()
         S3SigV4Auth(ReadOnlyCredentials(*keys), "s3", region).add_auth(asking)
     answer = pool.request(
         "GET", url, headers=dict(asking.headers), redirect=False, enforce_content_length=True

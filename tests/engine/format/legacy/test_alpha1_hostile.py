@@ -181,7 +181,7 @@ def test_bad_snapshots_say_what_is_wrong(changes: dict[str, Any], reason: str) -
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, "not there"),
+        ({}, "does not exist"),
         ({"flags": [1]}, "flags"),
         ({"location": -1}, "row"),
         ({"location": 1 << 32}, "row"),
