@@ -29,6 +29,5 @@ def opened(reader: VirtualReader, source: ForeignFile) -> Iterator[Content]:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"{source.location}: not an HDF5, NetCDF4 or NetCDF3 file, or damaged "
-            f"({error})"
+            f"{source.location}: not an HDF5, NetCDF4 or NetCDF3 file, or damaged ({error})"
         ) from None
