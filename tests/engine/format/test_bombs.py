@@ -63,7 +63,7 @@ SLACK = 12 << 20
 
 
 Outcome = tuple[set[str], int, float]
-"""How it ended, by how many bytes the peak of memory grew, and seconds of an ordinary processor."""
+"""How it ended, by how many bytes the peak of memory grew, and seconds of a processor."""
 
 
 def opened(names: Iterable[str], folder: Path, *, copies: int = 1) -> dict[str, Outcome]:
